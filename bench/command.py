@@ -133,7 +133,7 @@ def run(
     program_evidence.update(_beside(watched, output, is_idle=1e9 * cpu_s < _IDLE * wall_ns))
     thread = program_evidence.pop("step_thread")
     wall_ns -= probe_ns
-    reported, watch_ns = numbers.reported(wall_ns), round(watched.cost_s * 1e9)
+    reported, watch_ns = numbers.as_record(wall_ns), round(watched.cost_s * 1e9)
     times = _step_times(numbers, turns)
     usage["first_half_extra_s"] = first_half_extra_s(times.get("steps_ns") or ())
     return dict(
@@ -156,9 +156,9 @@ def _workload(argv: Sequence[str], wanted: metric.WantedNumbers) -> dict[str, An
     further_numbers = {"more_metrics": wanted.more, "checks": wanted.checks}
     options = {
         "command": list(argv),
-        "metric": wanted.metric.told(),
+        "metric": wanted.metric.as_record(),
         **{
-            name: [number.told() for number in numbers_read]
+            name: [number.as_record() for number in numbers_read]
             for name, numbers_read in further_numbers.items()
             if numbers_read
         },
@@ -178,7 +178,7 @@ def _step_times(numbers: metric.Numbers, turns: Turns | None) -> dict[str, Any]:
     times |= {"steps_ns": numbers.marks.steps_ns(), "turns": turn_parts}
     # Without turns, the first step's time is that of the start too.
     uninterrupted = [(apart[1:], counted) for apart, counted in numbers.marks.turns()] if turn_times is None else []
-    times["later"] = second_half.of_program(turn_times or uninterrupted)
+    times["later"] = second_half.program_second_half(turn_times or uninterrupted)
     return {**times, "averaged_steps": numbers.marks.averaged, "dropped_steps": numbers.marks.dropped}
 
 

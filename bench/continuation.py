@@ -29,8 +29,8 @@ class LaterSteps(Loop):
         self._step_ns = self._trial_step_ns = step_ns
 
     def __iter__(self) -> Iterator[Batch]:
-        while left := self._steps_left():
-            yield from self._turn(self._stop_line.turn(left))
+        while steps_left := self._steps_left():
+            yield from self._turn(self._stop_line.turn(steps_left))
             stretch = self._stretches[-1]
             self._step_ns = stretch.total_ns / len(stretch.steps_ns)
         self._stop_line.end()

@@ -91,7 +91,7 @@ def prepare(name: str, data_dir: str, offline: bool = False) -> Prepared:
         reason = "downloads are off" if offline else None
         if not offline:
             try:
-                return _install(SETS[name], data_dir, lambda known: downloads.fetch(known.name, _sizes(known)))
+                return _install(SETS[name], data_dir, lambda data_set: downloads.fetch(data_set.name, _sizes(data_set)))
             except (OSError, EOFError, RunError) as error:
                 reason = f"cannot download {name}: {getattr(error, 'reason', None) or error}"
     replacement = SETS[stand_in_name(name)]

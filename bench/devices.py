@@ -169,7 +169,7 @@ class Xla(Device):
 
     def compile_ns(self) -> int | None:
         """Return the total compile time from torch_xla's metrics."""
-        return round(float(xla.compiled()["compile_s"]) * 1e9)
+        return round(float(xla.compile_counters()["compile_s"]) * 1e9)
 
 
 def why_no_cuda(torch: Any) -> str | None:
@@ -199,9 +199,9 @@ def _is_or_are(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
-def _old_driver_reason(torch: Any, said: str) -> str | None:
+def _old_driver_reason(torch: Any, message: str) -> str | None:
     """Explain that the driver is too old, or return None if ``said``, torch's own message, is about something else."""
-    version_match = re.search(r"driver on your system is too old \(found version (\d+)\)", said)
+    version_match = re.search(r"driver on your system is too old \(found version (\d+)\)", message)
     if not version_match:
         return None
     number = int(version_match[1])  # 11040 is CUDA 11.4 (cudaDriverGetVersion)

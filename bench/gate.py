@@ -37,16 +37,16 @@ class Gate:
         except OSError as error:
             raise BenchError(f"--gate: {folder} is no gate: {error.strerror}") from error
 
-    def turn(self, left: int) -> Turn:
+    def turn(self, steps_left: int) -> Turn:
         """Wait for the next turn; ``left`` is the number of steps that remain."""
-        answer = self._ask(left)
+        answer = self._ask(steps_left)
         numbers = answer[1:]
         if answer[:1] != ["go"] or len(numbers) != 2 or not all(text.isdecimal() for text in numbers):
             raise RunError(f"expected a turn from the gate, got {' '.join(answer)!r}")
         turn = Turn(int(numbers[0]), int(numbers[1]))
         if not turn.counted:
             raise RunError("the gate gave a turn without a step")
-        return Turn(turn.apart, min(turn.counted, left))
+        return Turn(turn.apart, min(turn.counted, steps_left))
 
     def end(self) -> float | None:
         """Wait until all processes have had their turns, because later work would disturb them.
@@ -58,8 +58,8 @@ class Gate:
             raise RunError("the gate gave a turn, and no step is left")
         return int(answer[1]) / 1000 if len(answer) > 1 else None
 
-    def _ask(self, left: int) -> list[str]:
-        self._told.write(f"ready {left}\n")
+    def _ask(self, steps_left: int) -> list[str]:
+        self._told.write(f"ready {steps_left}\n")
         self._told.flush()
         self._before_reading(self._heard.fileno())
         answer = self._heard.readline()

@@ -22,14 +22,14 @@ def parts(events: Sequence[Any], device: int | None) -> dict[str, int] | None:
     kinds: dict[str, list[Interval]] = {"kernel_ns": [], "copy_ns": [], "collective_ns": []}
     for name, interval in work:
         kinds[_kind(name)].append(interval)
-    found, covered, seen = {}, 0.0, []
+    time_by_part, covered, seen = {}, 0.0, []
     for kind, intervals in kinds.items():
         seen += intervals
         until_here = _length(seen)
-        found[kind] = until_here - covered
+        time_by_part[kind] = until_here - covered
         covered = until_here
     span = max(end for _, end in seen) - min(start for start, _ in seen)
-    return {name: round(1000 * micros) for name, micros in {**found, "gap_ns": span - covered}.items()}
+    return {name: round(1000 * micros) for name, micros in {**time_by_part, "gap_ns": span - covered}.items()}
 
 
 def _work(events: Sequence[Any], device: int | None) -> list[tuple[str, Interval]]:

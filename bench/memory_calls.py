@@ -64,8 +64,8 @@ def _end(tracer: subprocess.Popen[bytes]) -> str | None:
 def _calls(report: str) -> dict[str, int]:
     """Return the calls of each kind from strace's table; a kind that is not in it did not occur."""
     rows = [line.split() for line in report.splitlines()]
-    found = {row[-1]: int(row[3]) for row in rows if len(row) > 4 and row[-1] in CALLS and row[3].isdecimal()}
-    return {name: found.get(name, 0) for name in CALLS}
+    counts = {row[-1]: int(row[3]) for row in rows if len(row) > 4 and row[-1] in CALLS and row[3].isdecimal()}
+    return {name: counts.get(name, 0) for name in CALLS}
 
 
 def _let_trace(tracer: int) -> None:

@@ -29,7 +29,7 @@ class MetricSource(NamedTuple):
     tolerance: float | None = None
     warmup: int = 1
 
-    def told(self) -> dict[str, Any]:
+    def as_record(self) -> dict[str, Any]:
         """Return it in the record's form."""
         return {name: value for name, value in self._asdict().items() if name != "warmup" or self.kind == "steps"}
 
@@ -129,7 +129,7 @@ class Numbers:
         assert number.source is not None
         return number_from_text(number, self.matchers[number.source])
 
-    def reported(self, wall_ns: int) -> dict[str, Any]:
+    def as_record(self, wall_ns: int) -> dict[str, Any]:
         """Return the record's ``metric``, ``more_metrics`` and ``checks``."""
         main_metric, more, checks = self.wanted
         return {
@@ -154,7 +154,7 @@ class Numbers:
         }
 
 
-def _what(metric: MetricSource) -> str:
+def _number_role(metric: MetricSource) -> str:
     return "metric" if metric.tolerance is None else "check"
 
 
@@ -162,9 +162,9 @@ def number_from_text(metric: MetricSource, matcher: LastMatch) -> float:
     """Return the number of the last match; raises RunError if there is none."""
     if matcher.found is None:
         message = f"{metric.source!r} matched nothing in {matcher.seen} characters of output"
-        raise RunError(f"{_what(metric)} not found: {message}")
+        raise RunError(f"{_number_role(metric)} not found: {message}")
     line, start, end = matcher.found
-    what, kind = f"what {metric.source!r} matched", _what(metric)
+    what, kind = f"what {metric.source!r} matched", _number_role(metric)
     if line[start:end].strip(" +-").lower() in ("nan", "inf", "infinity"):
         return _number(line[start:end], what, kind)
     try:
@@ -183,16 +183,16 @@ def number_from_file(metric: MetricSource) -> float:
         with open(metric.source, encoding="utf-8") as file:
             value = json.load(file)
     except OSError as error:
-        raise RunError(f"{_what(metric)} not found: cannot read {metric.source}: {error.strerror}") from error
+        raise RunError(f"{_number_role(metric)} not found: cannot read {metric.source}: {error.strerror}") from error
     except ValueError as error:
-        raise RunError(f"{_what(metric)} not found: {metric.source} is not JSON: {error}") from error
+        raise RunError(f"{_number_role(metric)} not found: {metric.source} is not JSON: {error}") from error
     for part in metric.key.split("."):
         try:
             value = value[int(part)] if isinstance(value, list) else value[part]
         except (KeyError, IndexError, TypeError, ValueError):
             message = f"{metric.source} has no {metric.key!r} (stopped at {part!r})"
-            raise RunError(f"{_what(metric)} not found: {message}") from None
-    return _number(value, f"{metric.key!r} in {metric.source}", _what(metric))
+            raise RunError(f"{_number_role(metric)} not found: {message}") from None
+    return _number(value, f"{metric.key!r} in {metric.source}", _number_role(metric))
 
 
 def _number(value: Any, origin: str, kind: str) -> float:

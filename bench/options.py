@@ -124,21 +124,21 @@ def defaults() -> dict[str, Value]:
     return {name: option["default"] for name, option in listed().items()}
 
 
-def convert(option: Entry, given: object) -> Value:
+def convert(option: Entry, value: object) -> Value:
     """Convert ``given`` to the option's type, and check its choices and range.
 
     ``given`` is one text, or None or a list of texts if matrix.yaml allows them. Raises OptionError.
     """
-    if option.get("optional") and (given is None or str(given).strip().lower() in ("none", "null")):
+    if option.get("optional") and (value is None or str(value).strip().lower() in ("none", "null")):
         return None
     if option["type"] == "list-of-int":
-        items = given if isinstance(given, list) else str(given).split(",") if given else []
+        items = value if isinstance(value, list) else str(value).split(",") if value else []
         if not items:
             raise OptionError("needs at least one whole number")
         return [_in_range(option, _whole_number(str(item).strip())) for item in items]
-    if not isinstance(given, str):
+    if not isinstance(value, str):
         raise OptionError(f"must be one {option['type']}")
-    return _in_range(option, _in_choices(option, _READERS[option["type"]](given.strip())))
+    return _in_range(option, _in_choices(option, _READERS[option["type"]](value.strip())))
 
 
 def _whole_number(text: str) -> int:
@@ -170,7 +170,7 @@ def _in_choices(option: Entry, value: Any) -> Any:
         return value
     group = option.get("entry_points")
     if group:
-        installed_names = installed(group)
+        installed_names = installed_entry_points(group)
         if value in installed_names or is_reference(value):
             return installed_names.get(value, value)
         choices = [*choices, *sorted(installed_names)]
@@ -194,7 +194,7 @@ def _in_range(option: Entry, value: Any) -> Any:
     return value
 
 
-def installed(group: str) -> dict[str, str]:
+def installed_entry_points(group: str) -> dict[str, str]:
     """Return the installed entry points of ``group``: {name: ``package.module:name``}."""
     from importlib import metadata  # imported here: it takes 20 ms and is rarely needed
 
@@ -219,13 +219,13 @@ def broken_rules(values: Mapping[str, Value]) -> list[Broken]:
 def _broken(rule: Entry, values: Mapping[str, Value]) -> Iterator[Broken]:
     if not all(_holds(test, values[name]) for name, test in rule["when"].items()):
         return
-    broken_names = [name for name, allowed in rule["require"].items() if not _allowed(values[name], allowed)]
+    broken_names = [name for name, allowed in rule["require"].items() if not _is_choice(values[name], allowed)]
     if broken_names:
         current_values = ", ".join(f"{name} is {json.dumps(values[name])}" for name in broken_names)
         yield Broken(f"{rule['message']} (here {current_values})", (*broken_names, *rule["when"]))
 
 
-def _allowed(value: Value, allowed: list[Value]) -> bool:
+def _is_choice(value: Value, allowed: list[Value]) -> bool:
     # Only the other package knows which options its model supports.
     return value in allowed or is_reference(value)
 

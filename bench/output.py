@@ -70,13 +70,13 @@ class Pipe:
         for file in (self._file, *([] if waits is None else [waits])):
             os.close(file)
 
-    def _pieces(self, there: int) -> Iterator[bytes]:
+    def _pieces(self, available: int) -> Iterator[bytes]:
         """Read this many bytes, and leave output that arrives meanwhile for the next burst."""
-        while there > 0:
-            piece = os.read(self._file, _CHUNK_BYTES if self._room else min(there, _CHUNK_BYTES))
+        while available > 0:
+            piece = os.read(self._file, _CHUNK_BYTES if self._room else min(available, _CHUNK_BYTES))
             if not piece:
                 return
-            there -= len(piece)
+            available -= len(piece)
             yield piece
 
 
@@ -98,9 +98,9 @@ def _writes(pieces: list[bytes]) -> list[bytes]:
     return [write for write in writes if write]
 
 
-def _lines(there: bytes, late_ns: int) -> list[bytes]:
+def _lines(received: bytes, late_ns: int) -> list[bytes]:
     """Return a plain pipe's content as one write, or as one per line if the reader was late."""
-    return there.splitlines(keepends=True) if late_ns > _LATE_NS else [there]
+    return received.splitlines(keepends=True) if late_ns > _LATE_NS else [received]
 
 
 class Output:

@@ -61,7 +61,7 @@ def open_counter(kind: int, config: int) -> int:
     attributes = _ATTRIBUTES.pack(kind, _SIZE, config, 0, 0, _TIMES, _USER_MODE_ONLY)
     numbers = (_SYSTEM_CALL[platform.machine()], ctypes.c_char_p(attributes), 0, -1, -1, _CLOSE_ON_EXEC)
     libc = ctypes.CDLL(None, use_errno=True)
-    file: int = libc.syscall(*(ctypes.c_long(one) if isinstance(one, int) else one for one in numbers))
+    file: int = libc.syscall(*(ctypes.c_long(number) if isinstance(number, int) else number for number in numbers))
     if file < 0:
         raise OSError(ctypes.get_errno(), "perf_event_open")
     return file

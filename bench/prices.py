@@ -29,21 +29,21 @@ def minor_fault_ns() -> float:
 
     Uses CPU time because other threads may run meanwhile. Subtracts the cost of the same writes without faults.
     """
-    return statistics.median(_of_faults() for _ in range(_ROUNDS))
+    return statistics.median(_fault_ns() for _ in range(_ROUNDS))
 
 
-def _of_faults() -> float:
+def _fault_ns() -> float:
     start = time.thread_time_ns()
     memory = mmap.mmap(-1, _PAGES * _PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_NOHUGEPAGE)
-    held = ctypes.c_char.from_buffer(memory)
-    address, faults = ctypes.addressof(held), resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+    buffer = ctypes.c_char.from_buffer(memory)
+    address, faults = ctypes.addressof(buffer), resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
     ctypes.memset(address, 1, _PAGES * _PAGE)
     faults = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - faults
     written = time.thread_time_ns()
     ctypes.memset(address, 2, _PAGES * _PAGE)
     again = time.thread_time_ns()
-    del held
+    del buffer
     memory.close()
     return (written - start - (again - written) + time.thread_time_ns() - again) / faults
 
@@ -85,15 +85,15 @@ def wake_up_ns() -> float:
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()
     try:
-        taken = []
+        durations = []
         for _ in range(_WAKE_UPS):
             start = time.perf_counter_ns()
             os.write(there[1], b"+")
             os.read(back[0], 1)
-            taken.append(time.perf_counter_ns() - start)
+            durations.append(time.perf_counter_ns() - start)
     finally:
         os.write(there[1], b"-")
         thread.join()
         for file in (*there, *back):
             os.close(file)
-    return sorted(taken)[_WAKE_UPS // 10] / 2
+    return sorted(durations)[_WAKE_UPS // 10] / 2

@@ -87,8 +87,8 @@ class Turns:
         """Wait until all others have had their turns, because later work would disturb them."""
         self._gate.end()
 
-    def _take(self, given: Turn) -> None:
-        self._length_s = PART_S * given.counted
+    def _take(self, turn: Turn) -> None:
+        self._length_s = PART_S * turn.counted
 
     def _begins(self, began_ns: int) -> None:
         """Note that a turn begins."""
@@ -116,8 +116,8 @@ class StepTurns(Turns):
         """Return each turn's step times in ns as (set apart, counted)."""
         return self._marks.turns()[1:]
 
-    def _take(self, given: Turn) -> None:
-        self._given = Turn(max(given.apart, self._cold), given.counted)
+    def _take(self, turn: Turn) -> None:
+        self._given = Turn(max(turn.apart, self._cold), turn.counted)
         self._cold = 0
 
     def _begins(self, began_ns: int) -> None:

@@ -133,10 +133,10 @@ def masked(line: str) -> tuple[str, bool]:
     """Return a line with dates, clocks, paths, ... replaced by NULs, and whether it has a count such as 10/100."""
     counted = False
 
-    def hide(found: re.Match[str]) -> str:
+    def hide(match: re.Match[str]) -> str:
         nonlocal counted
-        counted = counted or found["fraction"] is not None
-        return "\0" * len(found[0])
+        counted = counted or match["fraction"] is not None
+        return "\0" * len(match[0])
 
     return _MASKED.sub(hide, line), counted
 

@@ -40,8 +40,8 @@ def _mean(steps_ns: Sequence[int]) -> float | None:
     return sum(steps_ns) / len(steps_ns) if steps_ns else None
 
 
-def of_program(turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> dict[str, Any]:
+def program_second_half(turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> dict[str, Any]:
     """Return the numbers of a program of one's own, whose trial has all its steps; only its time if that is short."""
     counted = [step_ns for _, steps_ns in turns for step_ns in steps_ns]
-    found = second_half(turns, sum(counted) / len(counted) if counted else 0.0)
-    return found if found["watched_ns"] >= 1e9 * ENOUGH_S else {"watched_ns": found["watched_ns"]}
+    later = second_half(turns, sum(counted) / len(counted) if counted else 0.0)
+    return later if later["watched_ns"] >= 1e9 * ENOUGH_S else {"watched_ns": later["watched_ns"]}

@@ -54,7 +54,7 @@ def _own() -> tuple[tuple[int, ...], int | None]:
     """Return this thread's counters, all from the same moment: repeat the reading if the thread lost its CPU."""
     own = threading.get_native_id()
     for _ in range(_TRIES):
-        began_ns, scheduled = time.perf_counter_ns(), _scheduled(own)
+        began_ns, scheduled = time.perf_counter_ns(), _run_and_wait_ns(own)
         counted = _counters(time.thread_time_ns(), resource.getrusage(resource.RUSAGE_THREAD))
         if counted[0] - began_ns < _MOMENT_NS:
             break
@@ -62,8 +62,8 @@ def _own() -> tuple[tuple[int, ...], int | None]:
 
 
 def _others() -> dict[int, tuple[int, int]]:
-    threads = {number: _scheduled(number) for number in map(int, os.listdir("/proc/self/task"))}
-    return {number: found for number, found in threads.items() if found and number != threading.get_native_id()}
+    threads = {number: _run_and_wait_ns(number) for number in map(int, os.listdir("/proc/self/task"))}
+    return {number: thread for number, thread in threads.items() if thread and number != threading.get_native_id()}
 
 
 def _counters(cpu_ns: int, usage: resource.struct_rusage) -> tuple[int, ...]:
@@ -109,24 +109,24 @@ def _grown(before: tuple[int, int], after: tuple[int, int]) -> tuple[int, int]:
     return after[0] - early[0], after[1] - early[1]
 
 
-def of_life(began_ns: int, cpu_ns: int, usage: resource.struct_rusage, schedstat: str) -> dict[str, Any]:
+def whole_life(began_ns: int, cpu_ns: int, usage: resource.struct_rusage, schedstat: str) -> dict[str, Any]:
     """Return the counters of the first thread from its start at ``began_ns`` until the program ended."""
     ended = Reading(_counters(cpu_ns, usage), int(schedstat.split()[1]) if schedstat else None, _others())
     return between(Reading((began_ns, *[0] * (len(_COUNTED) - 1)), 0, {}), ended)
 
 
-def summed(parts: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
+def sum_intervals(parts: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
     """Return the sum over several intervals of one thread, None if one was not read; ``others.busy`` is the maximum."""
     if not parts or None in parts:
         return None
-    found: dict[str, Any] = {}
+    total: dict[str, Any] = {}
     for name, first in (parts[0] or {}).items():
         values = [part[name] for part in parts if part]
         if isinstance(first, dict):
-            found[name] = dict(summed(values) or {}, busy=max(value["busy"] for value in values))
+            total[name] = dict(sum_intervals(values) or {}, busy=max(value["busy"] for value in values))
         else:
-            found[name] = None if None in values else sum(values)
-    return found
+            total[name] = None if None in values else sum(values)
+    return total
 
 
 def attempt_read() -> Reading | None:
@@ -134,7 +134,7 @@ def attempt_read() -> Reading | None:
     return attempt(read)
 
 
-def _scheduled(thread: int) -> tuple[int, int] | None:
+def _run_and_wait_ns(thread: int) -> tuple[int, int] | None:
     """Return nanoseconds on a CPU and nanoseconds waiting for one: https://docs.kernel.org/scheduler/sched-stats.html."""
     words = (text(f"/proc/self/task/{thread}/schedstat") or "").split()
     return (int(words[0]), int(words[1])) if len(words) > 1 else None

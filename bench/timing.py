@@ -200,7 +200,7 @@ class Loop:
         """Stop the clock when all work is complete; return the measurements."""
         if self._gate is None:
             self._stretches.append(self._closed())
-        counted = dict(_summed(self._stretches), peak_rss_bytes=counters.peak_rss_bytes())
+        counted = dict(_sum_counters(self._stretches), peak_rss_bytes=counters.peak_rss_bytes())
         peak_gpu_bytes = self._device.peak_bytes()
         if self._gate is not None:
             self.goes_on_s = self._gate.end()
@@ -222,7 +222,7 @@ class Loop:
             counted=dict(counted, peak_gpu_bytes=peak_gpu_bytes),
             turns=None if self._gate is None else self._turns,
             turn_start=None if self._gate is None else turn_start(self._parts()),
-            thread=step_thread.summed([stretch.thread for stretch in self._stretches]),
+            thread=step_thread.sum_intervals([stretch.thread for stretch in self._stretches]),
         )
 
     @property
@@ -275,7 +275,7 @@ def _looks_steady(steps_ns: Sequence[int]) -> bool:
     return abs(later - earlier) <= _SAME * earlier
 
 
-def _summed(stretches: Sequence[_Stretch]) -> dict[str, float | None]:
+def _sum_counters(stretches: Sequence[_Stretch]) -> dict[str, float | None]:
     """Return the counters summed over all stretches; None if any of them could not be read."""
     sums: dict[str, float | None] = {}
     for name in stretches[0].counted:

@@ -40,6 +40,7 @@ from envmatrix.system.machine_lock import alone_on_machine
 from envmatrix.trials.batches import TrialGrouper
 from envmatrix.trials.experiment import Experiment, create_experiment, find_design, reopen_experiment
 from envmatrix.trials.interleave import TurnLengths
+from envmatrix.trials.new_run import NewRun
 from validation import precision_figures as figures
 from validation import precision_parts
 from validation.measured_blocks import Jobs, here
@@ -148,11 +149,9 @@ def opened(
     else:
         command, where = ("selfbench", *sys.argv[1:]), chosen.launcher
         asked = {"nodelist": (chosen.node,)} if chosen.node else {}
-        host = find_run_host(matrix, design, (chosen.engine,), where, asked, progress)
-        to, named = chosen.to, folder.path.name
-        experiment = create_experiment(
-            matrix, design, (chosen.engine,), to, progress, command, where, host, asked, name=named
-        )
+        new_run = NewRun(chosen.to, folder.path.name, where, asked, command, progress=progress)
+        host = find_run_host(matrix, design, (chosen.engine,), new_run)
+        experiment = create_experiment(matrix, design, (chosen.engine,), new_run, host)
     experiment.folder.lock()
     experiment.folder.remove_partial_lines()
     elsewhere = experiment.run.launcher != "here"

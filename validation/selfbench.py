@@ -26,6 +26,7 @@ from envmatrix.search.answer import find_expected_best
 from envmatrix.search.search import Batch, Budget, Search
 from envmatrix.search.steps import Step
 from envmatrix.trials.experiment import create_experiment, find_design
+from envmatrix.trials.new_run import NewRun
 from envmatrix.trials.trial import make_job, run_trial
 from tests.synthetic import Machine, make_plan, make_trials, write_run
 from validation import agreement, measured_parts, precision, simulated_tuning, tuned, verdicts
@@ -79,7 +80,7 @@ def proposing() -> Iterator[Line]:
     """Yield the time and memory that a search with many trials needs to propose its next step."""
     search, batches = long_search(10_000, simulated_tuning.SIZES)
     assert search.columns.size  # they are computed once per search
-    assert search.neighbours
+    assert search.space.row_of(search.space.codes[0]) == 0
     known = f"after 10,000 trials, {len(search.space.codes):,} cells"
     for phase, budget in ("screen", Budget(20_000, 10_000)), ("race", Budget(16_000, 6_000)):
         tracemalloc.start()
@@ -91,7 +92,7 @@ def proposing() -> Iterator[Line]:
         seconds = timed(lambda budget=budget: search.next_step(batches, budget))  # type: ignore[misc]
         yield f"a step of tune ({phase}) {known}", seconds, 1.0, "s"
         yield f"a step of tune ({phase}) {known}, memory", mib, 150.0, "MiB"
-    steps = [Step(batch, {}, (), (), (), None) for batch in batches]
+    steps = [Step(batch, {}, (), (), None) for batch in batches]
     yield f"what tune says between steps {known}", timed(lambda: find_expected_best(search, steps)), 1.0, "s"
 
 
@@ -121,11 +122,9 @@ def trial_overhead(pairs: int, engine: str, promised: float) -> Iterator[Line]:
         file = Path(scratch) / "matrix.yaml"
         file.write_text(MATRIX)
         matrix = parse(MATRIX, file)
-        quiet: Callable[[str], None] = lambda text: None  # noqa: E731
         engines = tuple(dict.fromkeys(("local", engine)))
-        experiment = create_experiment(
-            matrix, find_design(matrix, "tiny"), engines, Path(scratch) / "results", quiet, ()
-        )
+        new_run = NewRun(Path(scratch) / "results")
+        experiment = create_experiment(matrix, find_design(matrix, "tiny"), engines, new_run)
         slots = {slot.arm.engine: slot for slot in experiment.plan.block(0) if slot.arm.environment == "baseline"}
         differences = []
         for _ in range(pairs):

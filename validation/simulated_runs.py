@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.stats.comparisons.result import status_of
-from envmatrix.stats.comparisons.run_to_run import FEWEST_RUNS, compare_with_runs
 from envmatrix.stats.effects import LEVEL, draw_conclusion
-from envmatrix.stats.inference.welch import Mean, Quotient, mean_of_logs, quotient
+from envmatrix.stats.inference.welch import FEWEST_RUNS, Mean, Quotient, compare_with_runs, mean_of_logs, quotient
 from envmatrix.stats.pairing import summarise_pairs
 from validation.noise import NOISES
 from validation.simulated import SIZE, Figure, Floats, over_two_copies, rate, trials_of

@@ -18,11 +18,10 @@ from envmatrix.stats.analysis import Analysis, estimate, is_verdict_pending
 from envmatrix.stats.arm_facts import ArmFacts
 from envmatrix.stats.attribution.main_effects import attribute_gain, find_cells
 from envmatrix.stats.comparisons.result import status_of
-from envmatrix.stats.comparisons.run_to_run import FEWEST_RUNS, compare_with_runs
 from envmatrix.stats.effects import Flag
 from envmatrix.stats.inference.change_points import change_points
 from envmatrix.stats.inference.slow_phases import too_short
-from envmatrix.stats.inference.welch import mean_of_logs
+from envmatrix.stats.inference.welch import FEWEST_RUNS, compare_with_runs, mean_of_logs
 from envmatrix.stats.measurements import Measurements, TrialOrder, first_blocks
 from envmatrix.stats.metrics import METRICS, THROUGHPUT
 from envmatrix.stats.pairing import log_ratios_over_copies

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.search.answer import contributions
-from envmatrix.search.candidates import EQUAL_GAIN, Neighbours, simplify_row
+from envmatrix.search.candidates import EQUAL_GAIN, simplify_row
 from envmatrix.search.search import REFERENCES, Batch, Budget, Proposal, Search
 from envmatrix.search.space import Codes, Space
 from envmatrix.stats.effects import LEVEL
@@ -170,7 +170,7 @@ def _guesses(there: World, search: Search, batches: list[Batch]) -> tuple[bool, 
     """Return, for each confirmed setting, whether the model's interval for its contribution contains the truth."""
     row, space = batches[-1].rows[0], there.space
     names = [space.factors[at] for at in np.flatnonzero(space.codes[row])]
-    fewer = dict(zip(names, Neighbours(space.codes).fewer(row).tolist(), strict=True))
+    fewer = dict(zip(names, space.simpler_rows(row), strict=True))
     return tuple(
         one.low <= np.exp(there.gains[row] - there.gains[fewer[one.factor]]) <= one.high
         for one in contributions(search, batches, row)
@@ -282,7 +282,7 @@ def idle_settings(there: World, row: int) -> int:
     """Return how many settings of a cell could be removed while losing at most EQUAL_GAIN of its true gain."""
     gains = np.where(there.failing, -np.inf, there.gains)
     codes = there.space.codes
-    needed = simplify_row(row, Neighbours(codes), gains)
+    needed = simplify_row(row, there.space, gains)
     return int((codes[row] > 0).sum() - (codes[needed] > 0).sum())
 
 

@@ -28,6 +28,7 @@ from envmatrix.search.steps import find_row
 from envmatrix.search.study import StudyFolder
 from envmatrix.system.atomic_files import write_whole
 from envmatrix.system.progress import ProgressCallback
+from envmatrix.trials.new_run import NewRun
 from envmatrix.trials.overrides import Overrides
 from validation.measured_parts import trials_of
 
@@ -189,8 +190,7 @@ def matrix_of(check: Check, folder: Path) -> Matrix:
     blocks = check.blocks
     limits = {"max_blocks": blocks, "min_blocks": min(blocks, 6), "budget": 1e6, "target": 0.0001, "seed": 1000}
     environments = list(dict.fromkeys([*check.levels, *check.named]))
-    made = with_design(matrix, _DESIGN, {**kept, **limits, "environments": environments}, check.levels)
-    return made.model_copy(update={"workloads": {**made.workloads, **matrix.workloads}})
+    return with_design(matrix, _DESIGN, {**kept, **limits, "environments": environments}, check.levels)
 
 
 def run_check(check: Check, part: Path, progress: ProgressCallback) -> bool:
@@ -199,16 +199,14 @@ def run_check(check: Check, part: Path, progress: ProgressCallback) -> bool:
     progress(f"{check.path.name} of {', '.join(check.of)}")
     if check.run.run_file.exists():
         what = (claim_of(folder) or {}).get("subject", {})
-        experiment = runs.reopen_run(check.run.path, matrix=what.get("matrix"), progress=progress)
+        experiment = runs.reopen_run(check.run.path, NewRun(progress=progress), what.get("matrix"))
     else:
         command = ("selfbench", *sys.argv[1:])
         experiment = runs.begin_run(
             _DESIGN,
             Overrides(),
+            NewRun(check.path / "run", command=command, progress=progress),
             matrix=matrix_of(check, folder),
-            results=check.path / "run",
-            command=command,
-            progress=progress,
         )
     result = runs.finish_run(experiment, runs.line_progress_watch(progress))
     if not (result.interrupted or check.is_over):

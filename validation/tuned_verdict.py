@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from envmatrix.search.steps import within_s
+from envmatrix.search.steps import running_and_gap_s
 from envmatrix.stats.analysis import between, estimate
 from envmatrix.stats.measurements import fold_trials
 from validation.measured_parts import trials_of
@@ -53,7 +53,7 @@ def verdict_of(part: Path, folder: Path) -> dict[str, Any] | None:
     told = judged((claim["claimed"], *claim["interval"]), (effect.ratio, effect.low, effect.high))
     return {**found, **told, "good": told["confirmed"] and not beaten_by, "ratio": effect.ratio,
             "low": effect.low, "high": effect.high, "blocks": effect.blocks, "check": check.path.name,
-            "check_s": within_s(spans), "beaten_by": beaten_by, "named": sorted(over),
+            "check_s": sum(running_and_gap_s(spans)), "beaten_by": beaten_by, "named": sorted(over),
             "over_best_named": named and {"name": named, "ratio": over[named].ratio, "low": over[named].low,
                                           "high": over[named].high}}  # fmt: skip
 

@@ -52,7 +52,7 @@ def collect(
     cpu = dict(
         machine.cpu(),
         affinity_before=earlier_affinity,
-        affinity_list=attempt(lambda: machine.listed(earlier_affinity)),
+        affinity_list=attempt(lambda: machine.cpu_list(earlier_affinity)),
         affinity_after=affinity_after,
         affinity_end=attempt(machine.affinity),
     )
@@ -77,6 +77,6 @@ def collect(
         "xla": attempt(xla.collect) if torch else None,
         "packages": attempt(packages.collect),
         "libraries": attempt(machine.libraries),
-        "preloaded": attempt(lambda: outside.preloaded(outside.preload_names(), machine.libraries())),
+        "preloaded": attempt(lambda: outside.preloaded_files(outside.preload_names(), machine.libraries())),
         "variables": first["variables"],
     }

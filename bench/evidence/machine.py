@@ -17,7 +17,7 @@ from bench.evidence.reading import attempt, fields, number, text
 _CPUS = "/sys/devices/system/cpu"
 
 
-def listed(cpus: Iterable[int]) -> str:
+def cpu_list(cpus: Iterable[int]) -> str:
     """Write CPUs as the kernel does, ranges joined: 0-2,8."""
     ranges: list[list[int]] = []
     for cpu in sorted(cpus):
@@ -79,7 +79,7 @@ def _turbo() -> bool | None:
 def _vulnerabilities() -> dict[str, str]:
     """Return the kernel's status for each known CPU vulnerability: not affected, vulnerable, or the mitigation."""
     folder = _CPUS + "/vulnerabilities"
-    return {name: said for name in sorted(os.listdir(folder)) if (said := text(f"{folder}/{name}"))}
+    return {name: status for name in sorted(os.listdir(folder)) if (status := text(f"{folder}/{name}"))}
 
 
 def _thread_affinity() -> dict[str, int]:

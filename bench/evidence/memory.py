@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from bench.evidence import cgroup
-from bench.evidence.reading import attempt, fields, number, selected
+from bench.evidence.reading import attempt, fields, number, selected_choice
 
 _THP = "/sys/kernel/mm/transparent_hugepage"
 
@@ -38,8 +38,8 @@ def collect() -> dict[str, Any]:
     memory_info = fields("/proc/meminfo")
     rollup = fields("/proc/self/smaps_rollup")
     return {
-        "thp": selected(_THP + "/enabled"),
-        "thp_defrag": selected(_THP + "/defrag"),
+        "thp": selected_choice(_THP + "/enabled"),
+        "thp_defrag": selected_choice(_THP + "/defrag"),
         "huge_pages_bytes": attempt(lambda: _kilobytes(rollup["AnonHugePages"])),
         "hugetlb_pages": attempt(lambda: int(memory_info["HugePages_Total"])),
         "numa_nodes": attempt(lambda: sum(bool(re.fullmatch(r"node\d+", name)) for name in os.listdir(_NODES))),

@@ -73,7 +73,7 @@ def _cache_size(torch: Any) -> int | None:
     if not limit.isdecimal() or int(limit) >= _MOST_COUNTED:
         return None
     inputs = [torch.ones(size).to_mkldnn() for size in range(1, _MOST_COUNTED + 1)]
-    text, _ = _verbose_lines(torch, lambda: [torch.relu(one) for one in (*inputs, *reversed(inputs))])
+    text, _ = _verbose_lines(torch, lambda: [torch.relu(tensor) for tensor in (*inputs, *reversed(inputs))])
     return kept_primitives(text)
 
 

@@ -53,7 +53,7 @@ def preload_names() -> list[str]:
     return os.environ.get("LD_PRELOAD", "").replace(":", " ").split()
 
 
-def preloaded(listed: list[str], mapped: Collection[str] | None) -> dict[str, str | None] | None:
+def preloaded_files(listed: list[str], mapped: Collection[str] | None) -> dict[str, str | None] | None:
     """Return the mapped file, or None, of each library to preload; None for all if nothing could be read."""
     return None if mapped is None else {name: _mapped(name, mapped) for name in listed}
 
@@ -65,29 +65,33 @@ def _mapped(name: str, mapped: Collection[str]) -> str | None:
     return next((path for path in sorted(mapped) if os.path.basename(path).startswith(name)), None)
 
 
-def evidence_from_twin(program: Program, twin: Program, told: Mapping[str, Any]) -> dict[str, Any] | None:
+def evidence_from_twin(program: Program, twin: Program, twin_evidence: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the evidence of a program without a probe, completed by ``told``, the evidence of its ``twin``.
 
     A twin is a process of the same file, variables, OpenMP runtimes and allocator: these read their settings at
     start-up. Worker threads are the program's own. Returns None if ``twin`` is not one.
     """
     is_alike = program.path == twin.path and _relevant_variables(program) == _relevant_variables(twin) is not None
-    own_evidence, malloc = evidence(program), told["malloc"] or {}
-    twin_libraries = [one["path"] for one in (told["openmp"], malloc) if one and one.get("path")]
+    own_evidence, malloc = evidence(program), twin_evidence["malloc"] or {}
+    twin_libraries = [
+        library["path"] for library in (twin_evidence["openmp"], malloc) if library and library.get("path")
+    ]
     if (
         not is_alike
         or not program.libraries
         or any(path not in program.libraries for path in twin_libraries if ".so" in path)
     ):
         return None
-    twin_parts = {name: told.get(name) for name in _READ_AT_START}
-    twin_parts["openmp"] = dict(told["openmp"], workers=_workers(program)) if told["openmp"] else own_evidence["openmp"]
+    twin_parts = {name: twin_evidence.get(name) for name in _READ_AT_START}
+    twin_parts["openmp"] = (
+        dict(twin_evidence["openmp"], workers=_workers(program)) if twin_evidence["openmp"] else own_evidence["openmp"]
+    )
     same_malloc = (own_evidence["malloc"] or {}).get("path") in (malloc.get("path"), None)
     twin_parts["malloc"] = dict(malloc, arenas=None) if malloc and same_malloc else own_evidence["malloc"]
     return dict(
         own_evidence,
         **twin_parts,
-        system=dict(own_evidence["system"], **{name: told["system"].get(name) for name in _PYTHON_FACTS}),
+        system=dict(own_evidence["system"], **{name: twin_evidence["system"].get(name) for name in _PYTHON_FACTS}),
     )
 
 

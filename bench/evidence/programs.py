@@ -36,7 +36,7 @@ _ProbedProgram = tuple[Program, Optional[Probe]]
 
 def nccl_variables(folder: str) -> dict[str, str]:
     """Return variables that make NCCL log its settings to the probes' folder, or {} without a GPU."""
-    return observed.asked_of_nccl(os.path.join(folder, _NCCL.format("%p"))) if glob.glob(_GPUS) else {}
+    return observed.nccl_log_variables(os.path.join(folder, _NCCL.format("%p"))) if glob.glob(_GPUS) else {}
 
 
 def evidence(folder: str, watched: Watch, cpu_s: float, *, in_turns: bool = False) -> tuple[dict[str, Any], int]:
@@ -128,7 +128,7 @@ def _probes(folder: str) -> dict[int, Probe]:
     for pid, probe in probes.items():
         if probe["evidence"].get("cuda"):
             probe["evidence"]["cuda"]["looked_for"] = str(pid) in looked
-        nccl_settings = observed.taken_by_nccl(os.path.join(folder, _NCCL.format(pid)))
+        nccl_settings = observed.nccl_settings(os.path.join(folder, _NCCL.format(pid)))
         if nccl_settings is not None:
             probe["evidence"]["parallel"] = {"nccl": nccl_settings}
     return probes
@@ -158,8 +158,8 @@ def _own_settings(folder: str, programs: Sequence[Program]) -> list[dict[str, st
     """Return what these programs set themselves, once each, with the line that did."""
     pids = {pid for program in programs for pid in (program.pid, *program.of_process)}
     notes = [line.split("\t") for line in (text(os.path.join(folder, "settings")) or "").splitlines()]
-    found = {tuple(note[1:]): None for note in notes if len(note) == 4 and int(note[0]) in pids}
-    return [dict(zip(("name", "value", "where"), setting)) for setting in list(found)[:_MAX_SETTINGS]]
+    requests = {tuple(note[1:]): None for note in notes if len(note) == 4 and int(note[0]) in pids}
+    return [dict(zip(("name", "value", "where"), setting)) for setting in list(requests)[:_MAX_SETTINGS]]
 
 
 def _settle_cpu_times(watched: Watch, probes: dict[int, Probe]) -> None:
@@ -186,7 +186,7 @@ def _settle_cpu_times(watched: Watch, probes: dict[int, Probe]) -> None:
         )
         rest_s = reaped.cpu_s - others_s - sum(cpu_s_by_pid.values())
         if 0.0 < rest_s <= sum(cpu_s_by_pid.values()):
-            pid, program, _ = max(reaped.ended, key=lambda one: cpu_s_by_pid[one[0]])
+            pid, program, _ = max(reaped.ended, key=lambda process: cpu_s_by_pid[process[0]])
             program.took(pid, rest_s)
 
 
@@ -217,7 +217,7 @@ def _program_evidence(program: Program, probe: Probe | None, pairs: Sequence[_Pr
     if torch:
         torch["threads_set"] = program.threads_set
     # LD_PRELOAD of the program may differ from the list that this process was given.
-    mapped = outside.preloaded(outside.preload_names(), program_part["libraries"] or program.libraries)
+    mapped = outside.preloaded_files(outside.preload_names(), program_part["libraries"] or program.libraries)
     if program_part["libraries"] is None and not all((mapped or {}).values()):
         mapped = None
     return dict(program_part, torch=torch or None, preloaded=mapped, source="outside" if probe is None else "probe")

@@ -31,7 +31,7 @@ def number(path: str) -> int | None:
     return attempt(lambda: int(_text(path)))
 
 
-def selected(path: str) -> str | None:
+def selected_choice(path: str) -> str | None:
     """Return the choice in square brackets of a kernel switch such as ``always [madvise] never``, or None."""
     return attempt(lambda: _text(path).split("[", 1)[1].split("]", 1)[0])
 

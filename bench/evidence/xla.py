@@ -18,7 +18,7 @@ def collect() -> dict[str, Any] | None:
     evidence = {"version": attempt(_version), "device_wanted": os.environ.get("PJRT_DEVICE"), "used": False}
     if "torch_xla" not in sys.modules and os.environ.get("BENCH_DEVICE") != "xla":
         return evidence  # importing it would start a runtime
-    return dict(evidence, used=True, **(attempt(_used) or {}))
+    return dict(evidence, used=True, **(attempt(_device_facts) or {}))
 
 
 def _version() -> str:
@@ -27,17 +27,17 @@ def _version() -> str:
     return metadata.version("torch_xla")
 
 
-def _used() -> dict[str, Any]:
+def _device_facts() -> dict[str, Any]:
     core = importlib.import_module("torch_xla.core.xla_model")
     runtime = importlib.import_module("torch_xla.runtime")
     return {
         "device": attempt(runtime.device_type),
         "hardware": attempt(lambda: core.xla_device_hw(core.xla_device())),
-        **compiled(),
+        **compile_counters(),
     }
 
 
-def compiled() -> dict[str, Any]:
+def compile_counters() -> dict[str, Any]:
     """Return the number of compiled graphs, the seconds this took, and the operators that ran outside XLA."""
     metrics = importlib.import_module("torch_xla.debug.metrics")
     compile_data = metrics.metric_data("CompileTime")

@@ -41,9 +41,9 @@ def started(place: Place, options: Options) -> Iterator[None]:
 def _rendezvous(place: Place) -> Iterator[int]:
     """Yield the port of the server through which Horovod's ranks connect; rank 0 runs it, on loopback only."""
     server = _server(place.world) if place.rank == 0 else None
-    told: list[int] = [server.server_address[1] if server else 0]
-    torch.distributed.broadcast_object_list(told, src=0)
-    yield told[0]
+    port: list[int] = [server.server_address[1] if server else 0]
+    torch.distributed.broadcast_object_list(port, src=0)
+    yield port[0]
     if server:
         server.shutdown()
         server.server_close()

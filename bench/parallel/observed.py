@@ -27,7 +27,7 @@ def is_lazy(before: int | None, after: int | None, world: int) -> bool | None:
     return None if before is None or after is None or world < 2 else after <= before
 
 
-def asked_of_nccl(path: str) -> dict[str, str]:
+def nccl_log_variables(path: str) -> dict[str, str]:
     """Return variables that make NCCL log its settings to ``path``; {} if the user has set ``NCCL_DEBUG``.
 
     NCCL writes a few lines per communicator, and replaces ``%p`` in ``path`` with the process id.
@@ -37,21 +37,21 @@ def asked_of_nccl(path: str) -> dict[str, str]:
     return {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV", "NCCL_DEBUG_FILE": path}
 
 
-def taken_by_nccl(path: str | None) -> dict[str, str] | None:
-    """Return NCCL's settings from its log (see ``described``), or None if there is no log."""
+def nccl_settings(path: str | None) -> dict[str, str] | None:
+    """Return NCCL's settings from its log (see ``parse_nccl_log``), or None if there is no log."""
     log_text = text(path) if path else None
-    return None if log_text is None else described(log_text)
+    return None if log_text is None else parse_nccl_log(log_text)
 
 
-def described(said: str) -> dict[str, str]:
+def parse_nccl_log(output: str) -> dict[str, str]:
     """Parse NCCL's output for NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,ENV (its src/misc/param.cc and init.cc).
 
     Variables keep their names, without NCCL_DEBUG's, which this benchmark may have set. ``channels`` and
     ``nvls_channels`` are those of the last communicator.
     """
     environment_settings = dict(
-        re.findall(r"NCCL INFO (NCCL_(?!DEBUG)\w+) set by environment to (.*?)\.?$", said, re.MULTILINE)
+        re.findall(r"NCCL INFO (NCCL_(?!DEBUG)\w+) set by environment to (.*?)\.?$", output, re.MULTILINE)
     )
-    channel_counts = re.findall(r"NCCL INFO (\d+) coll channels,(?:.*? (\d+) nvls channels,)?", said)
+    channel_counts = re.findall(r"NCCL INFO (\d+) coll channels,(?:.*? (\d+) nvls channels,)?", output)
     channels = zip(("channels", "nvls_channels"), channel_counts[-1]) if channel_counts else ()
     return {**environment_settings, **{name: number for name, number in channels if number}}

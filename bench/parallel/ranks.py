@@ -96,7 +96,7 @@ class Ranks:
             for rank, process in enumerate(self.processes)
             if process.poll() is None and not (timeout and self._waited(rank))
         ]
-        ending, (guilt, _, _) = ended_how(self._code(rank)), self._innocence(rank)
+        ending, (guilt, _, _) = exit_description(self._code(rank)), self._innocence(rank)
         self.end()
         return Failure(rank, ending, running, guilt, timeout)
 
@@ -144,7 +144,7 @@ _LOST_A_PEER = (
 )
 
 
-def ended_how(code: int) -> str:
+def exit_description(code: int) -> str:
     """Return how a process with this return code ended, as text."""
     if code >= 0:
         return f"ended with exit status {code}"

@@ -75,7 +75,7 @@ def agree_on_the_world(store: Any, rank: int, world: int, limit: datetime.timede
 def _words_of_nccl(folder: str, rank: int) -> str:
     """Make NCCL log its settings at start-up to a file, unless the user has set NCCL_DEBUG; return the file's path."""
     path = os.path.join(folder, f"nccl-{rank}.log")
-    os.environ.update(observed.asked_of_nccl(path))
+    os.environ.update(observed.nccl_log_variables(path))
     return path
 
 

@@ -37,7 +37,7 @@ def add(document: dict[str, Any], options: Options, place: Place | None, member:
         "backend": place.backend if place else None,
         "interface": place.interface if place else None,
         "lazy": place.lazy if place else None,
-        "nccl": observed.taken_by_nccl(place.nccl_words) if place else None,
+        "nccl": observed.nccl_settings(place.nccl_words) if place else None,
         "horovod": _horovod(options),
         "ranks": [],
     }

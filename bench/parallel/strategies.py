@@ -20,8 +20,8 @@ from bench.training import Trainer
 Wrap = Callable[[nn.Module, Options, Place], nn.Module]
 
 
-def _unchanged_optimizer(given: torch.optim.Optimizer, _model: nn.Module, _parts: int) -> torch.optim.Optimizer:
-    return given
+def _unchanged_optimizer(optimizer: torch.optim.Optimizer, _model: nn.Module, _parts: int) -> torch.optim.Optimizer:
+    return optimizer
 
 
 def _exchanged_already(_optimizer: torch.optim.Optimizer) -> AbstractContextManager[Any]:
@@ -111,10 +111,10 @@ def _horovod(model: nn.Module, _options: Options, _place: Place) -> nn.Module:
     return horovod_strategy.wrap(model)
 
 
-def _horovod_optimizer(given: torch.optim.Optimizer, model: nn.Module, parts: int) -> torch.optim.Optimizer:
+def _horovod_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, parts: int) -> torch.optim.Optimizer:
     from bench.parallel import horovod_strategy
 
-    return horovod_strategy.optimizer(given, model, parts)
+    return horovod_strategy.optimizer(optimizer, model, parts)
 
 
 @contextmanager

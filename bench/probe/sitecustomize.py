@@ -225,7 +225,7 @@ def _write(folder: str, allowed: list[int] | None, pid: int, began_ns: int) -> N
     from bench import evidence, step_thread
     from bench.evidence.reading import attempt
 
-    thread = attempt(lambda: step_thread.of_life(began_ns, *first_thread))
+    thread = attempt(lambda: step_thread.whole_life(began_ns, *first_thread))
     first = dict(evidence.before_torch(), affinity_before=allowed)
     os.environ["BENCH_PROBE"] = ""  # processes started for evidence are not part of the program
     collected = evidence.collect(first, None)

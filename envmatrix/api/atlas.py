@@ -56,29 +56,31 @@ def read_atlas_folder(folder: PathLike = "atlas", *, signers: PathLike | None = 
     """
     if signers is not None and not Path(signers).is_file():
         raise InputError(f"no such file: {signers}", remedy="--signers FILE lists the keys that you trust")
-    found = read_entries(Path(folder), None if signers is None else Path(signers))
-    if not found.entries and not found.errors:
+    files = read_entries(Path(folder), None if signers is None else Path(signers))
+    if not files.entries and not files.errors:
         what = f"no runs in the atlas {folder}" if Path(folder).is_dir() else f"no such folder: {folder}"
         raise InputError(what, remedy=f"add a run: envmatrix atlas add RUN --to {folder}")
-    atlas = read_atlas(found.entries)
-    return replace(atlas, unreadable=tuple(map(str, found.errors)), signatures=found.signatures)
+    atlas = read_atlas(files.entries)
+    return replace(atlas, unreadable=tuple(map(str, files.errors)), signatures=files.signatures)
 
 
 def advise(folder: PathLike = "atlas", *, signers: PathLike | None = None) -> Advice:
     """Return what the atlas in ``folder`` predicts for this machine. Raises InputError as ``read_atlas_folder``."""
     atlas, machine = read_atlas_folder(folder, signers=signers), this_processor()
     predictions = predict(atlas, machine)
-    known = any(one.machine == machine for row in atlas.rows for one in row.machines)
+    known = any(effect.machine == machine for row in atlas.rows for effect in row.machines)
     return Advice(machine, known, predictions, _next_command(predictions), atlas.unreadable)
 
 
 def _next_command(predictions: Sequence[Prediction]) -> str:
     """Return the command that measures the best predictions here, those of one workload; '' if there are none."""
-    here = [one for one in predictions if not one.measured] or list(predictions)
+    here = [prediction for prediction in predictions if not prediction.measured] or list(predictions)
     if not here:
         return ""
     first = here[0]
-    names = [one.environment for one in here if one.workload == first.workload and one.is_faster][:_MOST_NEXT]
+    names = [
+        prediction.environment for prediction in here if prediction.workload == first.workload and prediction.is_faster
+    ][:_MOST_NEXT]
     words = ["envmatrix", "bench", "--environments", ",".join(dict.fromkeys([first.environment, *names]))]
     words += ["--engine", first.engine] if first.engine != DEFAULT_ENGINE else []
     with suppress(EnvmatrixError):

@@ -16,8 +16,8 @@ from envmatrix.results import Run, RunFolder
 from envmatrix.search.study import StudyFolder
 from envmatrix.system.host import Host, this_host
 from envmatrix.system.progress import ProgressCallback, silent
-from envmatrix.trials.environment_shell import Session, open_session, prepare_session
-from envmatrix.trials.images import check_images_unchanged, load_supplied_images, run_libraries, side_matrix_path
+from envmatrix.trials.environment_shell import Session, prepare_session
+from envmatrix.trials.images import check_images_unchanged, load_supplied_images, side_matrix_path
 
 
 def open_environment(
@@ -46,15 +46,17 @@ def open_environment(
         )
     if run is not None:
         folder = _find_run_folder(environment, run, results)
-        return _open_run_environment(folder, environment, engine, progress, image, host)
+        return _open_run_environment(folder, environment, engine, image, host, progress)
     newest = None if matrix is not None else _newest_run(environment, results)
     if newest and not has_matrix():
-        session = _open_run_environment(newest, environment, engine, progress, image, host)
+        session = _open_run_environment(newest, environment, engine, image, host, progress)
         progress(f"using {environment} of {_run_label(newest)}, your newest run (--run or --matrix picks another)")
         return session
     if newest and (name := _run_with_other_python(newest, environment)):
         progress(f"using {environment} of matrix.yaml; your newest run used another Python (to use that: --run {name})")
-    return open_session(load_matrix(matrix, progress), environment, engine or DEFAULT, progress, image, host)
+    whole = load_matrix(matrix, progress)
+    resolved, libraries = resolve_environment(whole, environment, host.facts()), all_libraries(whole)
+    return prepare_session(resolved, libraries, engine or DEFAULT, Path(whole.path), progress, image=image, host=host)
 
 
 def _run_label(folder: RunFolder) -> str:
@@ -99,32 +101,26 @@ def _run_with_other_python(folder: RunFolder, environment: str) -> str:
 
 
 def _open_run_environment(
-    folder: RunFolder, name: str, engine: str | None, progress: ProgressCallback, image: str, host: Host
+    folder: RunFolder, name: str, engine: str | None, image: str, host: Host, progress: ProgressCallback
 ) -> Session:
     """Prepare an environment of a run as it was measured, or another one of the run's own matrix."""
     run = folder.load_for_resume()
     environment, libraries, matrix = _find_in_run(folder, run, name, host)
     if environment.image.on_host and engine and not image:
         check_image(engine, "", progress)
-    engines = [arm.engine for arm in run.arms if arm.runs == environment.name] or [run.arms[0].engine]
+    engine = engine or next((arm.engine for arm in run.arms if arm.runs == environment.name), run.arms[0].engine)
+    program, supplied = program_of(run), load_supplied_images(folder)
     try:
-        session = prepare_session(
-            environment,
-            libraries,
-            engine or engines[0],
-            matrix,
-            progress,
-            program_of(run),
-            load_supplied_images(folder),
-            image,
-            host,
-        )
+        session = prepare_session(environment, libraries, engine, matrix, progress, program, supplied, image, host)
     except SkipEnvironmentError as error:
         message = f"environment {name} of run {folder.path.name} is not available on this machine: {error.message}"
         default_remedy = "export it on the machine that measured it, or use a matrix of this machine: `--matrix FILE`"
         remedy = default_remedy if environment.image.on_host else error.remedy
         raise SkipEnvironmentError(message, remedy=remedy or default_remedy) from error
-    _warn_if_image_changed(run, session, progress)
+    try:
+        check_images_unchanged(run, {(session.environment.image_key, session.engine.name): session.prepared})
+    except EnvmatrixError as error:
+        progress(f"warning: {error.message}")
     return session
 
 
@@ -135,7 +131,7 @@ def _find_in_run(folder: RunFolder, run: Run, name: str, host: Host) -> tuple[En
     if environment and environment.side:
         return environment, run.sides[environment.side].libraries, side_matrix_path(folder, environment.side)
     if environment:
-        return environment, run_libraries(folder, run), run_matrix_path(run)
+        return environment, run.libraries, run_matrix_path(run)
     matrix = matrix_of_run(folder, run)
     if name not in matrix.environments:
         known_names = (*run.environments, *matrix.environments)
@@ -149,10 +145,3 @@ def _find_in_run(folder: RunFolder, run: Run, name: str, host: Host) -> tuple[En
 def program_of(run: Run) -> Workload | None:
     """Return the user's own program that a run measured (the first of several), or None."""
     return next((run.workloads[name] for name in run.design.workloads if run.workloads[name].command), None)
-
-
-def _warn_if_image_changed(run: Run, session: Session, progress: ProgressCallback) -> None:
-    try:
-        check_images_unchanged(run, {(session.environment.image_key, session.engine.name): session.prepared})
-    except EnvmatrixError as error:
-        progress(f"warning: {error.message}")

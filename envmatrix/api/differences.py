@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from envmatrix.api.chosen import open_environment
 from envmatrix.api.places import PathLike, find_run
 from envmatrix.errors import InputError, suggestion
-from envmatrix.results import Run, RunFolder, Trial
+from envmatrix.results import RunFolder
 from envmatrix.system.progress import ProgressCallback, silent
 
 #: Last parts of paths whose values differ between any two processes, times or package folders.
@@ -28,19 +28,6 @@ class Difference:
     path: str
     first: str
     second: str
-
-
-@dataclass(frozen=True)
-class Side:
-    """One environment: the contents of its image, and the evidence of one process in it."""
-
-    image: Mapping[str, str]
-    evidence: Mapping[str, object]
-
-    def tree(self) -> dict[str, object]:
-        """Return image and evidence as one tree."""
-        packages = {name.removeprefix("package "): version for name, version in self.image.items() if " " in name}
-        return {"image": packages, **self.evidence}
 
 
 def diff(
@@ -62,15 +49,11 @@ def diff(
         raise InputError("a recorded run has its own matrix and engines", remedy="leave out --matrix and --engine")
     if run is not None:
         return recorded_differences(run, first, run, second, results)
-    one, other = (_live(name, engine, matrix, results, progress) for name in (first, second))
-    return tuple(Difference(*values) for values in differing(one.tree(), other.tree()))
-
-
-def _live(
-    name: str, engine: str | None, matrix: PathLike | None, results: PathLike, progress: ProgressCallback
-) -> Side:
-    session = open_environment(name, engine=engine, matrix=matrix, results=results, progress=progress)
-    return Side(session.prepared.facts, session.evidence())
+    sessions = (
+        open_environment(name, engine=engine, matrix=matrix, results=results, progress=progress)
+        for name in (first, second)
+    )
+    return _differences(*(_tree(session.prepared.facts, session.evidence()) for session in sessions))
 
 
 def recorded_differences(
@@ -80,35 +63,40 @@ def recorded_differences(
 
     The runs may be the same. Raises InputError if one has no successful trial of its environment.
     """
-    one, other = _recorded(find_run(old, results), first), _recorded(find_run(new, results), second)
-    return tuple(Difference(*values) for values in differing(one.tree(), other.tree()))
+    return _differences(_recorded(find_run(old, results), first), _recorded(find_run(new, results), second))
 
 
-def _recorded(folder: RunFolder, name: str) -> Side:
+def _recorded(folder: RunFolder, name: str) -> dict[str, object]:
+    """Return the contents of an environment's image, and the evidence of its last successful trial, as one tree."""
     run = folder.load()
     trials = {trial.environment: trial for trial in folder.trials(run.plan) if trial.outcome == "ok"}
     if name not in trials:
         planned = {arm.environment for arm in run.arms}
         problem = "has no successful trial of" if name in planned else "has no environment"
         raise InputError(f"run {folder.path.name} {problem} {name!r}", remedy=suggestion(name, trials.keys() | planned))
-    return _side(run, trials[name])
+    trial = trials[name]
+    environment = run.environments.get(next(arm.runs for arm in run.arms if arm.environment == name))
+    facts = run.images.get(f"{environment.image_key}@{trial.engine}", {}) if environment else {}
+    return _tree(facts, (trial.document or {}).get("evidence"))
 
 
-def _side(run: Run, trial: Trial) -> Side:
-    runs = next(arm.runs for arm in run.arms if arm.environment == trial.environment)
-    environment = run.environments.get(runs)
-    image = run.images.get(f"{environment.image_key}@{trial.engine}", {}) if environment else {}
-    evidence = (trial.document or {}).get("evidence")
-    return Side(image, evidence if isinstance(evidence, Mapping) else {})
+def _tree(facts: Mapping[str, str], evidence: object) -> dict[str, object]:
+    """Return facts about an image, and the evidence of one process in it, as one tree."""
+    packages = {name.removeprefix("package "): version for name, version in facts.items() if " " in name}
+    return {"image": packages, **(evidence if isinstance(evidence, Mapping) else {})}
+
+
+def _differences(first: Mapping[str, object], second: Mapping[str, object]) -> tuple[Difference, ...]:
+    return tuple(Difference(*values) for values in differing(first, second))
 
 
 def differing(first: object, second: object, path: str = "") -> Iterator[tuple[str, str, str]]:
     """Yield (path, first text, second text) for each difference; '' if a side has no value."""
     if isinstance(first, Mapping) or isinstance(second, Mapping):
-        one, other = (value if isinstance(value, Mapping) else {} for value in (first, second))
-        for key in sorted({*one, *other} - _ALWAYS_DIFFERENT):
-            left, right = _files(key, one.get(key)), _files(key, other.get(key))
-            yield from differing(left, right, f"{path}.{key}".strip("."))
+        first_values, second_values = (value if isinstance(value, Mapping) else {} for value in (first, second))
+        for key in sorted({*first_values, *second_values} - _ALWAYS_DIFFERENT):
+            first_value, second_value = _files(key, first_values.get(key)), _files(key, second_values.get(key))
+            yield from differing(first_value, second_value, f"{path}.{key}".strip("."))
     elif first != second:
         yield path, _text(first), _text(second)
 

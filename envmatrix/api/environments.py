@@ -22,7 +22,7 @@ from envmatrix.results import write_whole
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.trials.environment_shell import Session
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.trial import preload_paths
+from envmatrix.trials.trial import measured_export_lines
 
 #: Marks a folder as a bundle, which the next export may replace.
 _MARKER_FILE = "envmatrix-bundle.json"
@@ -75,39 +75,23 @@ def export(
 
 def _export_patch(session: Session, file: Path, place: Path | None) -> str:
     """Return the patch of a file, with the libraries in the bundle ``place``, if there is one."""
-    text = read_text_file(file)
+    text, folder = read_text_file(file), file.resolve().parent
     for_image = kind_of_file(file, text) == "dockerfile"
-    if for_image and place and not place.is_relative_to(file.resolve().parent):
+    if for_image and place and not place.is_relative_to(folder):
         raise InputError(
             "--bundle: Docker copies from the Dockerfile's folder only", remedy=f"--bundle {file.parent}/libraries"
         )
-    bundled_files = make_bundle(place, session, for_image=for_image) if place else ()
-    if not for_image:
-        return patch_text(
-            file, text, session.environment, bundle_paths(str(place), bundled_files) if place else session.preload
-        )
-    if not place:
-        return patch_text(file, text, session.environment, _image_preload(session))
-    libraries = (
-        (place / _LIBRARY_FOLDER).relative_to(file.resolve().parent).as_posix()
-        if (place / _LIBRARY_FOLDER).exists()
-        else ""
-    )
-    return patch_text(
-        file, text, session.environment, bundle_paths(BUNDLE_FOLDER, bundled_files), libraries and f"{libraries}/"
-    )
+    preload = _export_preload(session, place, for_image=for_image)
+    bundled = place / _LIBRARY_FOLDER if for_image and place else None
+    libraries = f"{bundled.relative_to(folder).as_posix()}/" if bundled and bundled.exists() else ""
+    return patch_text(file, text, session.environment, preload, libraries)
 
 
 def _export_text(session: Session, form: str, place: Path | None) -> str:
     """Return the text that sets up a session's environment outside envmatrix; ``place`` is the folder of its bundle."""
-    bundled_files = make_bundle(place, session, for_image=form == "dockerfile") if place else ()
-    preload = bundle_paths(str(place), bundled_files) if place else session.preload
+    preload = _export_preload(session, place, for_image=form == "dockerfile")
     if form == "dockerfile":
-        text = dockerfile(
-            session.environment,
-            bundle_paths(BUNDLE_FOLDER, bundled_files) if place else _image_preload(session),
-            _base_image(session),
-        )
+        text = dockerfile(session.environment, preload, _base_image(session))
         if place:
             write_whole(place / "Dockerfile", text + "\n")
         return text
@@ -117,6 +101,14 @@ def _export_text(session: Session, form: str, place: Path | None) -> str:
             session.environment, session.engine, session.prepared, preload, form, **program
         )
     return export_lines(session.environment, preload, form)
+
+
+def _export_preload(session: Session, place: Path | None, *, for_image: bool) -> tuple[str, ...]:
+    """Return the preloaded files of the exported environment, after copying them to ``place``, if that is given."""
+    if place:
+        bundled_files = make_bundle(place, session, for_image=for_image)
+        return bundle_paths(BUNDLE_FOLDER if for_image else str(place), bundled_files)
+    return _image_preload(session) if for_image else session.preload
 
 
 def _image_preload(session: Session) -> tuple[str, ...]:
@@ -149,9 +141,7 @@ def best_export_lines(experiment: Experiment, group: Group) -> str:
     """
     if group.best is None or group.best.arm.workload != group.workload:
         return ""
-    environment = experiment.run.environments[group.best.arm.runs]
-    prepared = experiment.prepared[environment.image_key, group.engine]
-    return export_lines(environment, preload_paths(prepared, environment), "sh")
+    return measured_export_lines(experiment, group.best.arm)
 
 
 def make_bundle(folder: Path, session: Session, *, for_image: bool = False) -> tuple[str, ...]:

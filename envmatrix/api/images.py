@@ -17,14 +17,14 @@ from envmatrix.build.images.context import (
     system_packages,
     write_context,
 )
-from envmatrix.build.images.definitions import make_recipe, standalone_definition, standalone_dockerfile
+from envmatrix.build.images.definitions import APPTAINER, DOCKER, image_definition
 from envmatrix.build.images.labels import OF_PUBLISHER, publisher_labels
 from envmatrix.build.locks import Locks
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.base import BuildsImages, check_architecture
 from envmatrix.engines.catalog import AUTO, choose_engine, find_engine
 from envmatrix.errors import InputError, suggestion
-from envmatrix.matrix import Design, Matrix
+from envmatrix.matrix import Matrix
 from envmatrix.matrix.model import factorial_cells
 from envmatrix.plan.environment import Environment, Image, all_images, all_libraries, resolve_environment
 from envmatrix.results import write_whole
@@ -36,7 +36,7 @@ from envmatrix.trials.experiment import (
     find_design,
     snapshot_bench,
 )
-from envmatrix.trials.images import build_places, matrix_locks_folder, open_engines, prepare_images
+from envmatrix.trials.images import ImageBuilder, build_places, matrix_locks_folder, prepare_images
 
 #: Prefix of a word that names both a design and an environment: then it means the design.
 _DESIGN_PREFIX = "design:"
@@ -79,18 +79,13 @@ def build(
     matrix (in the current folder for the built-in matrix).
     Raises InputError, EngineError.
     """
-    whole, facts = load_matrix(matrix, progress), this_host().facts_elsewhere()
-    design = find_named_design(whole, names or ["default"], progress)
-    if design:
-        environments = design_environments(whole, design, facts)
-    else:
-        environments = {name: resolve_environment(whole, name, facts) for name in names}
-    place = _matrix_build_places(whole)
+    whole = load_matrix(matrix, progress)
+    environments, is_design = _named_environments(whole, names or ["default"], this_host().facts_elsewhere(), progress)
     name = choose_engine(progress) if engine == AUTO else engine
-    opened = open_engines([name], place)
-    if not design and isinstance(builder := opened[name], BuildsImages):
-        return _build_named(whole, list(environments.values()), name, builder, progress)
-    prepared_images, unavailable = prepare_images(environments, opened, all_libraries(whole), progress)
+    builder = ImageBuilder.open([name], all_libraries(whole), Path(whole.path), snapshot_bench()[1])
+    if not is_design and isinstance(engine_here := builder.engines[name], BuildsImages):
+        return _build_named(whole, list(environments.values()), name, engine_here, progress)
+    prepared_images, unavailable = prepare_images(environments, {None: builder}, progress)
     return BuildResult(
         name,
         {image: prepared.reference for (image, _), prepared in prepared_images.items()},
@@ -102,32 +97,30 @@ def _build_named(
     matrix: Matrix, environments: Sequence[Environment], name: str, engine: BuildsImages, progress: ProgressCallback
 ) -> BuildResult:
     """Build a separate image of each environment; files and bills of material go to containers/."""
-    folder = beside(Path(matrix.path)) / "containers"
-    libraries = all_libraries(matrix)
+    folder, libraries = beside(Path(matrix.path)) / "containers", all_libraries(matrix)
     for environment in environments:
         check_architecture(environment)
-    return BuildResult(
-        name,
-        {},
-        {},
-        tuple(engine.build_named(environment, libraries, folder, progress).start for environment in environments),
-    )
+    images = [engine.build_named(environment, libraries, folder, progress) for environment in environments]
+    return BuildResult(name, {}, {}, tuple(image.start for image in images))
 
 
-def find_named_design(matrix: Matrix, names: Sequence[str], progress: ProgressCallback = silent) -> Design | None:
-    """Return the design that ``names`` means, or None if they are environments.
+def _named_environments(
+    matrix: Matrix, names: Sequence[str], facts: Mapping[str, str], progress: ProgressCallback
+) -> tuple[dict[str, Environment], bool]:
+    """Return the environments of a design or those named, and whether ``names`` is a design.
 
     A name of both means the environment; ``progress`` then reports how to write the design.
     """
     designs = [name for name in names if _is_design_name(matrix, name, progress)]
     if not designs:
-        return None
+        return {name: resolve_environment(matrix, name, facts) for name in names}, False
     if len(names) > 1:
         raise InputError(
             f"{designs[0]!r} is a design, but you passed {len(names)} names",
             remedy="pass one design, or only environments",
         )
-    return find_design(matrix, designs[0].removeprefix(_DESIGN_PREFIX))
+    design = find_design(matrix, designs[0].removeprefix(_DESIGN_PREFIX))
+    return design_environments(matrix, design, facts), True
 
 
 def _is_design_name(matrix: Matrix, name: str, progress: ProgressCallback) -> bool:
@@ -168,28 +161,22 @@ def lock(
         )
     whole = load_matrix(matrix, progress)
     place = replace(_matrix_build_places(whole), locks=matrix_locks_folder(Path(whole.path)))
-    locks = Locks(place.locks, place.cache)
-    images_by_name = {
-        image.name: image for image in (resolve_environment(whole, name, {}).image for name in environments)
-    }
-    images = tuple((images_by_name or all_images(whole)).values())
+    locks = Locks(place.locks, place.cache, progress)
+    named_images = [resolve_environment(whole, name, {}).image for name in environments]
+    images = tuple(({image.name: image for image in named_images} or all_images(whole)).values())
     if engine is None:
         architectures = dict.fromkeys([*locks.architectures(), *([architecture] if architecture else [])])
         libraries = all_libraries(whole)
-        written_files = [path for one in architectures for path in locks.make(images, libraries, progress, one)]
+        written_files = [path for one in architectures for path in locks.make(images, libraries, one)]
     else:
-        builder = _image_engine(engine, place)
+        builder = find_engine(engine, place)
+        if not isinstance(builder, BuildsImages):
+            raise InputError(
+                f"engine {engine!r} does not build images",
+                remedy="`envmatrix list engines` shows which engines build images",
+            )
         written_files = [_pin_system(builder, image, place, locks, progress) for image in images if not image.on_host]
     return list(dict.fromkeys(written_files))
-
-
-def _image_engine(name: str, place: BuildPaths) -> BuildsImages:
-    engine = find_engine(name, place)
-    if isinstance(engine, BuildsImages):
-        return engine
-    raise InputError(
-        f"engine {name!r} does not build images", remedy="`envmatrix list engines` shows which engines build images"
-    )
 
 
 def _pin_system(
@@ -200,7 +187,7 @@ def _pin_system(
     suite = Suite(base.suite, place.cache)
     packages = system_packages(image, suite)
     pins = suite.closure(packages, base.status)
-    return locks.pin_system(suite.distribution, packages, base.choice, pins, progress)
+    return locks.pin_system(suite.distribution, packages, base.choice, pins)
 
 
 def write_definitions(
@@ -216,11 +203,11 @@ def write_definitions(
     containers/ next to the matrix, or here for the built-in one). Raises InputError.
     """
     whole = load_matrix(matrix, progress)
-    design = find_named_design(whole, names, progress)
-    environment_names = list(design_environments(whole, design, {})) if design else list(names or whole.environments)
+    every = {name: resolve_environment(whole, name, {}) for name in (() if names else whole.environments)}
+    environments = every or _named_environments(whole, names, {}, progress)[0]
     folder = Path(output) if output is not None else beside(Path(whole.path)) / "containers"
     folder.mkdir(parents=True, exist_ok=True)
-    files = definition_files(whole, environment_names)
+    files = definition_files(environments.values())
     for name, text in files.items():
         write_whole(folder / name, text)
     return [folder / name for name in files]
@@ -260,24 +247,15 @@ def _arguments_text(ingredients: BuildInputs, place: BuildPaths, folder: Path) -
     return "".join(f"{name}={value}\n" for name, value in arguments.items())
 
 
-def base_reference(image: Image) -> str:
-    """Return the base named in a definition: from matrix.yaml, or the pinned official image of its suite."""
-    suite = suite_for_python(image.suite, image.python)
-    return image.base or BASES.get(suite) or f"debian:{suite}-slim"
-
-
-def can_be_image(environment: Environment) -> bool:
-    """Return whether an environment can be built as an image; one with a Python of the host cannot."""
-    return not environment.image.on_host and environment.image.ready is None
-
-
-def definition_files(matrix: Matrix, names: Iterable[str]) -> dict[str, str]:
-    """Return file name -> text for environments of ``matrix``. Does not depend on this machine."""
+def definition_files(environments: Iterable[Environment]) -> dict[str, str]:
+    """Return file name -> text for environments that can be images. Does not depend on this machine."""
     files: dict[str, str] = {}
-    for name in names:
-        environment = resolve_environment(matrix, name, {})
-        if can_be_image(environment):
-            recipe = make_recipe(environment.image, base_reference(environment.image))
-            files[f"{name}.Dockerfile"] = standalone_dockerfile(environment, recipe)
-            files[f"{name}.def"] = standalone_definition(environment, recipe)
+    for environment in environments:
+        image = environment.image
+        if image.on_host or image.ready is not None:
+            continue
+        suite = suite_for_python(image.suite, image.python)
+        base = image.base or BASES.get(suite) or f"debian:{suite}-slim"
+        files[f"{environment.name}.Dockerfile"] = image_definition(DOCKER, image, base, environment, by_hand=True)
+        files[f"{environment.name}.def"] = image_definition(APPTAINER, image, base, environment, by_hand=True)
     return files

@@ -49,13 +49,13 @@ def read_order_atlas(folder: PathLike | None, progress: ProgressCallback) -> Ord
 
     Raises InputError if ``folder`` is no atlas.
     """
-    found = read_entries(Path(folder or "atlas"))
-    for error in found.errors:
+    files = read_entries(Path(folder or "atlas"))
+    for error in files.errors:
         progress(f"warning: left out of the order: {printable_line(error, 400)}")
-    if folder is not None and not found.entries and not found.errors:
+    if folder is not None and not files.entries and not files.errors:
         raise InputError(f"--atlas: no runs in {folder}", remedy=f"add one: envmatrix atlas add RUN --to {folder}")
     shown = printable_line("./atlas" if folder is None else folder)
-    return OrderAtlas(shown, found.entries) if found.entries else None
+    return OrderAtlas(shown, files.entries) if files.entries else None
 
 
 def order_environments(

@@ -33,6 +33,7 @@ from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.system.signature import PACK, sign_text
 from envmatrix.trials.experiment import Experiment, find_bench_copy, reopen_experiment
 from envmatrix.trials.images import build_places
+from envmatrix.trials.new_run import NewRun
 from envmatrix.units import parse_bytes
 
 _UNVERIFIED_NOTE = (
@@ -92,7 +93,7 @@ def pack_run(
         libraries |= images and any(prepared.mounted for prepared in experiment.prepared.values())
     if images and not files:
         progress("no image packed: this run has no image files")
-    locks = Locks(places.locks, places.cache)
+    locks = Locks(places.locks, places.cache, progress)
     packages, lacking = library_contents(packed_run, locks, progress) if libraries else ({}, [])
     contents |= packages
     contents[CRATE_FILE] = make_crate(packed_run, contents)
@@ -198,10 +199,8 @@ def reproduce(
     if earlier_run is not None:
         return compare_again(opened, earlier_run, results, limit, progress)
     is_trusted = bool(sha256 or signers)
-    new_experiment = begin_reproduction(
-        opened, results=results, launcher=launcher, launcher_options=launcher_options or {}, rebuild=rebuild,
-        vouched=is_trusted, programs=programs, progress=progress,
-    )  # fmt: skip
+    new_run = NewRun(results, None, launcher, launcher_options or {}, progress=progress)
+    new_experiment = begin_reproduction(opened, new_run, rebuild=rebuild, vouched=is_trusted, programs=programs)
     return finish_reproduction(opened, Path(archive), new_experiment, limit, line_progress_watch(progress))[0]
 
 
@@ -229,25 +228,18 @@ def open_archive(
 
 
 def begin_reproduction(
-    opened: OpenedPack, *, results: PathLike = "results", launcher: str = "here",
-    launcher_options: LauncherOptions | None = None, rebuild: bool = False, vouched: bool = False,
-    programs: Mapping[str, PathLike] | None = None, progress: ProgressCallback = silent,
-) -> Experiment:  # fmt: skip
+    opened: OpenedPack,
+    new_run: NewRun,
+    *,
+    rebuild: bool,
+    vouched: bool,
+    programs: Mapping[str, PathLike] | None = None,
+) -> Experiment:
     """Create a run here from the plan of a verified archive. Raises the errors of ``reproduce``."""
     if not vouched:
-        progress(_UNVERIFIED_NOTE)
-    return begin_packed_run(
-        opened,
-        Path(results),
-        progress,
-        lambda matrix, design, engines, launcher_options: find_run_host(
-            matrix, design, engines, launcher, launcher_options, progress
-        ),
-        launcher=launcher,
-        asked=launcher_options or {},
-        rebuild=rebuild,
-        programs={name: Path(folder) for name, folder in (programs or {}).items()},
-    )
+        new_run.progress(_UNVERIFIED_NOTE)
+    program_folders = {name: Path(folder) for name, folder in (programs or {}).items()}
+    return begin_packed_run(opened, new_run, find_run_host, rebuild=rebuild, programs=program_folders)
 
 
 def finish_reproduction(

@@ -86,7 +86,7 @@ def matrix_of_run(folder: RunFolder, run: Run, beside: PathLike | None = None) -
 
     ``beside``: a matrix next to its locks and programs. None: that of the run's command, if it is on this machine.
     """
-    return parse(str(folder.names.real(folder.matrix())), run_matrix_path(run, beside), begun=True)
+    return parse(str(folder.names.real(folder.matrix())), run_matrix_path(run, beside))
 
 
 def run_matrix_path(run: Run, beside: PathLike | None = None) -> Path:

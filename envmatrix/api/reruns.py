@@ -7,11 +7,10 @@ from pathlib import Path
 
 from envmatrix.api.places import Names, PathLike, find_run, matrix_of_run, parse_fraction, split_names
 from envmatrix.api.result import Result
-from envmatrix.api.runs import find_run_host, finish_run, line_progress_watch
+from envmatrix.api.runs import finish_run, line_progress_watch, place_run
 from envmatrix.errors import ExitCode, InputError, InterruptedRunError, NothingRanError
-from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, adapt_schedule
+from envmatrix.launchers.catalog import DEFAULT
 from envmatrix.matrix import Design, load
-from envmatrix.matrix.model import NAME
 from envmatrix.results import RunFolder
 from envmatrix.results.run import LauncherOptions
 from envmatrix.stats.comparisons.result import Comparison
@@ -20,9 +19,12 @@ from envmatrix.stats.measurements import read_measurements
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.trials.comparison_sides import Side, check_comparable, side_design
 from envmatrix.trials.experiment import Experiment, create_experiment, find_design
+from envmatrix.trials.new_run import NewRun
 from envmatrix.trials.overrides import Overrides, select_engines, with_changed_values
 from envmatrix.trials.program.files import program_files
 from envmatrix.units import parse_tolerance
+
+_NO_OVERRIDES, _DEFAULT_RUN = Overrides(), NewRun()
 
 
 def rerun(
@@ -66,11 +68,9 @@ def rerun(
         budget=budget, max_blocks=max_blocks, workloads=split_names(workloads), environments=split_names(environments)
     )
     old_path, new_path = (side.folder if isinstance(side, Result) else side for side in (old, new))
-    experiment = begin_rerun(
-        old_path, new_path, design, overrides, engines=split_names(engines) or (), results=results, name=name,
-        launcher=launcher, launcher_options=launcher_options or {},
-        command=("envmatrix.rerun", str(old_path), str(new_path)), progress=progress,
-    )  # fmt: skip
+    command = ("envmatrix.rerun", str(old_path), str(new_path))
+    new_run = NewRun(results, name, launcher, launcher_options or {}, command, progress=progress)
+    experiment = begin_rerun(old_path, new_path, design, overrides, new_run, engines=split_names(engines) or ())
     return _finish_rerun(experiment, limit, progress)
 
 
@@ -88,15 +88,10 @@ def begin_rerun(
     old: PathLike,
     new: PathLike,
     design: str | None = None,
-    overrides: Overrides | None = None,
+    overrides: Overrides = _NO_OVERRIDES,
+    new_run: NewRun = _DEFAULT_RUN,
     *,
     engines: Sequence[str] = (),
-    results: PathLike = "results",
-    name: str | None = None,
-    launcher: str = DEFAULT,
-    launcher_options: LauncherOptions | None = None,
-    command: tuple[str, ...] = (),
-    progress: ProgressCallback = silent,
 ) -> Experiment:
     """Prepare the environments of both sides and write run.json; nothing is measured yet.
 
@@ -104,40 +99,24 @@ def begin_rerun(
     The design is the new side's, with its baseline or the requested environments. Raises InputError if the sides cannot
     be compared, and the errors of ``envmatrix.run``.
     """
-    if name is not None and not NAME.match(name):
-        raise InputError(f"--name: {name!r} is not a valid name", remedy="use letters, digits, '.', '_', '+' and '-'")
-    sides = (load_side("old", old, results), load_side("new", new, results))
-    selected_design = adapt_schedule(
-        LAUNCHERS.make(launcher), _choose_design(sides[1], design, overrides or Overrides()), progress
-    )
+    sides = (load_side("old", old, new_run.results), load_side("new", new, new_run.results))
+    selected_design = _choose_design(sides[1], design, overrides)
     check_comparable(sides, selected_design)
-    names = select_engines(selected_design, engines, progress)
+    names = select_engines(selected_design, engines, new_run.progress)
     matrix = sides[1].matrix
     for workload_name in (name for name in selected_design.workloads if matrix.workloads[name].command):
-        progress(
+        new_run.progress(
             f"workload {workload_name}: both sides run the program next to "
             f"{matrix.path}{_changed_files_text(sides, workload_name)}"
         )
-    host = find_run_host(matrix, selected_design, names, launcher, launcher_options or {}, progress)
-    return create_experiment(
-        matrix,
-        selected_design,
-        names,
-        Path(results),
-        progress,
-        command,
-        launcher,
-        host,
-        launcher_options,
-        name=name,
-        sides=sides,
-    )
+    selected_design, host = place_run(matrix, selected_design, names, new_run)
+    return create_experiment(matrix, selected_design, names, new_run, host, sides=sides)
 
 
 def _choose_design(side: Side, name: str | None, overrides: Overrides) -> Design:
     run_design = side.run.design if side.run and name is None else None
     base_design = run_design or find_design(side.matrix, name or "default")
-    limits = {key: value for key, value in vars(overrides).items() if key != "environments" and value is not None}
+    limits = {key: value for key, value in vars(overrides).items() if key != "environments"}
     return side_design(with_changed_values(base_design, limits), overrides.environments)
 
 

@@ -6,7 +6,6 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
-from pathlib import Path
 
 from envmatrix.api.places import Names, PathLike, find_matrix, find_run, load_matrix, split_names
 from envmatrix.api.result import Result
@@ -16,7 +15,6 @@ from envmatrix.launchers import catalog
 from envmatrix.launchers.base import Ask, Launcher, LimitsBlocks, RunsElsewhere, ShowsScripts
 from envmatrix.launchers.catalog import LAUNCHERS, check_options
 from envmatrix.matrix import Design, Matrix
-from envmatrix.matrix.model import NAME
 from envmatrix.matrix.variables import find_unread_variables
 from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder
@@ -27,9 +25,15 @@ from envmatrix.system.bench_options import node_count
 from envmatrix.system.host import Host
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.system.write_retry import retry_writes
-from envmatrix.trials.experiment import Experiment, design_environments, make_design_arms, reopen_experiment
-from envmatrix.trials.experiment import create_experiment as begin_experiment
+from envmatrix.trials.experiment import (
+    Experiment,
+    create_experiment,
+    design_environments,
+    make_design_arms,
+    reopen_experiment,
+)
 from envmatrix.trials.interleaving_eligibility import decide_schedule, non_interleaved_arms
+from envmatrix.trials.new_run import NewRun
 from envmatrix.trials.overrides import Overrides, apply_overrides, select_engines
 from envmatrix.trials.program.hooks import setup_and_cleanup
 from envmatrix.trials.resume import apply_resume_changes, record_interim_reading
@@ -82,11 +86,9 @@ def run(
     overrides = Overrides(
         seed, budget, target, min_blocks, max_blocks, split_names(workloads), split_names(environments)
     )
-    experiment = begin_run(
-        design, overrides, engines=split_names(engines) or (), matrix=matrix, results=results, name=name,
-        launcher=launcher, launcher_options=launcher_options or {}, command=("envmatrix.run", design),
-        host_names=host_names, progress=progress,
-    )  # fmt: skip
+    command = ("envmatrix.run", design)
+    new_run = NewRun(results, name, launcher, launcher_options or {}, command, host_names, progress)
+    experiment = begin_run(design, overrides, new_run, engines=split_names(engines) or (), matrix=matrix)
     return finish_run(experiment, line_progress_watch(progress))
 
 
@@ -122,17 +124,9 @@ def resume(
         StoreError: the folder cannot be read or written, or another envmatrix writes to it.
 
     """
-    experiment = reopen_run(
-        run_path(run),
-        budget=budget,
-        target=target,
-        max_blocks=max_blocks,
-        results=results,
-        matrix=matrix,
-        launcher_options=launcher_options or {},
-        command=("envmatrix.resume",),
-        progress=progress,
-    )
+    options, command = launcher_options or {}, ("envmatrix.resume",)
+    again = NewRun(results, launcher_options=options, command=command, progress=progress)
+    experiment = reopen_run(run_path(run), again, matrix, budget=budget, target=target, max_blocks=max_blocks)
     return finish_run(experiment, line_progress_watch(progress))
 
 
@@ -173,77 +167,44 @@ def find_run_to_read(run: PathLike | Result | None, results: PathLike) -> RunFol
 def begin_run(
     design: str,
     overrides: Overrides,
+    new_run: NewRun,
     *,
     engines: Sequence[str] = (),
     matrix: PathLike | Matrix | None = None,
-    results: PathLike = "results",
-    name: str | None = None,
-    launcher: str = "here",
-    launcher_options: LauncherOptions | None = None,
-    command: tuple[str, ...] = (),
-    host_names: bool = False,
-    progress: ProgressCallback = silent,
 ) -> Experiment:
     """Prepare everything that a design needs and write run.json, without measuring. Raises the errors of ``run``."""
-    if name is not None and not NAME.match(name):
-        raise InputError(f"--name: {name!r} is not a valid name", remedy="use letters, digits, '.', '_', '+' and '-'")
-    whole = matrix if isinstance(matrix, Matrix) else load_matrix(matrix, progress)
-    selected_design = catalog.adapt_schedule(
-        LAUNCHERS.make(launcher), apply_overrides(whole, design, overrides), progress
-    )
-    report_unknown_variables(whole, selected_design, progress)
-    names = select_engines(selected_design, engines, progress)
-    host = find_run_host(whole, selected_design, names, launcher, launcher_options or {}, progress)
-    check_block_time(whole, selected_design, names, launcher, launcher_options or {})
-    return begin_experiment(
-        whole,
-        selected_design,
-        names,
-        Path(results),
-        progress,
-        command,
-        launcher,
-        host,
-        launcher_options,
-        name=name,
-        host_names=host_names,
-    )
+    whole = matrix if isinstance(matrix, Matrix) else load_matrix(matrix, new_run.progress)
+    selected_design = apply_overrides(whole, design, overrides)
+    report_unknown_variables(whole, selected_design, new_run.progress)
+    names = select_engines(selected_design, engines, new_run.progress)
+    selected_design, host = place_run(whole, selected_design, names, new_run)
+    check_block_time(whole, selected_design, names, new_run)
+    return create_experiment(whole, selected_design, names, new_run, host)
 
 
 def reopen_run(
-    run: PathLike | None,
-    *,
-    budget: float | str | None = None,
-    target: float | str | None = None,
-    max_blocks: int | None = None,
-    results: PathLike = "results",
-    matrix: PathLike | None = None,
-    launcher_options: LauncherOptions | None = None,
-    command: tuple[str, ...] = (),
-    progress: ProgressCallback = silent,
+    run: PathLike | None, again: NewRun, matrix: PathLike | None = None, **limits: float | str | None
 ) -> Experiment:
-    """Load a run and prepare what its remaining trials need. Raises the errors of ``resume``."""
-    experiment = reopen_experiment(find_run(run, results), find_matrix(matrix), progress)
+    """Load a run and prepare what its remaining trials need. Raises the errors of ``resume``.
+
+    ``again`` says where it is, what begins it again, and options of its launcher from now on. ``limits``: a new
+    ``budget``, ``target`` or ``max_blocks``; None: unchanged.
+    """
+    experiment = reopen_experiment(find_run(run, again.results), find_matrix(matrix), again.progress)
     kind = LAUNCHERS.make(experiment.run.launcher)
-    check_options(kind, launcher_options or {})
-    kind.width(
-        experiment.run.design, {**experiment.run.launcher_options, **(launcher_options or {})}, 1
-    )  # raises an error for impossible options
+    check_options(kind, again.launcher_options)
+    options = {**experiment.run.launcher_options, **again.launcher_options}
+    kind.width(experiment.run.design, options, 1)  # raises an error for impossible options
     try:
         changed = apply_resume_changes(
-            experiment,
-            budget=budget,
-            target=target,
-            max_blocks=max_blocks,
-            launcher_options=launcher_options,
-            command=command,
+            experiment, launcher_options=again.launcher_options, command=again.command, **limits
         )
     except EnvmatrixError:
         experiment.folder.unlock()
         raise
     had_s = experiment.run.plan.budget_s
-    if budget is not None and changed.run.plan.budget_s <= had_s:
-        progress(
+    if limits.get("budget") is not None and changed.run.plan.budget_s <= had_s:
+        again.progress(
             f"--budget is for the whole run, which has already used {as_duration(had_s)}: pass a longer one to continue"
         )
     return changed
@@ -259,31 +220,29 @@ def report_unknown_variables(matrix: Matrix, design: Design, progress: ProgressC
             progress(f"warning: {doubt}")
 
 
-def find_run_host(
-    matrix: Matrix,
-    design: Design,
-    engines: tuple[str, ...],
-    launcher: str,
-    launcher_options: LauncherOptions,
-    progress: ProgressCallback,
-) -> Host | None:
+def place_run(matrix: Matrix, design: Design, engines: tuple[str, ...], new_run: NewRun) -> tuple[Design, Host | None]:
+    """Return the design with the schedule that the launcher can run, and the machine that trials will run on.
+
+    Raises the errors of ``find_run_host``.
+    """
+    design = catalog.adapt_schedule(LAUNCHERS.make(new_run.launcher), design, new_run.progress)
+    return design, find_run_host(matrix, design, engines, new_run)
+
+
+def find_run_host(matrix: Matrix, design: Design, engines: tuple[str, ...], new_run: NewRun) -> Host | None:
     """Return the machine that trials will run on (None: this one).
 
     Raises an error for anything that the launcher cannot do, before anything is built or written.
     """
-    kind = LAUNCHERS.make(launcher)
-    check_options(kind, launcher_options)
+    kind, options = LAUNCHERS.make(new_run.launcher), new_run.launcher_options
+    check_options(kind, options)
     spread = {name: node_count(matrix.workloads[name].options) for name in (*design.workloads, *design.application)}
-    return catalog.find_trial_host(
-        kind, design, launcher_options, [find_engine(name) for name in engines], spread, progress
-    )
+    return catalog.find_trial_host(kind, design, options, list(map(find_engine, engines)), spread, new_run.progress)
 
 
-def check_block_time(
-    matrix: Matrix, design: Design, names: tuple[str, ...], launcher: str, launcher_options: LauncherOptions
-) -> None:
+def check_block_time(matrix: Matrix, design: Design, names: tuple[str, ...], new_run: NewRun) -> None:
     """Raise an error if a block of the design may take longer than the launcher allows."""
-    kind = LAUNCHERS.make(launcher)
+    kind = LAUNCHERS.make(new_run.launcher)
     if not isinstance(kind, LimitsBlocks):
         return
     environments, engines = design_environments(matrix, design, {}), {name: find_engine(name) for name in names}
@@ -293,7 +252,7 @@ def check_block_time(
         non_interleaved_arms(arms, *context) if design.schedule == "turns" else {arm.name: "" for arm in arms}
     )
     span = max(node_count(matrix.workloads[arm.workload].options) for arm in arms)
-    kind.check_block(design, launcher_options, span, len(arms), len(arms) - len(sequential_arms))
+    kind.check_block(design, new_run.launcher_options, span, len(arms), len(arms) - len(sequential_arms))
 
 
 def script_preview(launcher: str) -> Callable[[Experiment], list[str]]:

@@ -79,8 +79,8 @@ class ServedRuns:
 
     def explain(self, run: str | None = None, environment: str | None = None) -> dict[str, object]:
         """Say why environments of a run (default: the newest) are faster or slower, in parts that add up."""
-        found, silent = answers.explain(self._path(run), environment, results=self.results)
-        document = {"why": [to_json(one) for one in found], "not_explained": silent}
+        explanations, unexplained = answers.explain(self._path(run), environment, results=self.results)
+        document = {"why": [to_json(explanation) for explanation in explanations], "not_explained": unexplained}
         return _checked(document, "name one environment")
 
     def compare(

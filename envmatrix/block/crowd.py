@@ -15,9 +15,9 @@ def process_limit() -> int:
     """Return RLIMIT_NPROC for a program, 0 for none: root needs a control group (``engines/confinement.py``)."""
     if not os.geteuid():
         return 0
-    wanted = _own_threads() + MOST_PROCESSES
-    _, most = resource.getrlimit(resource.RLIMIT_NPROC)
-    return wanted if most == resource.RLIM_INFINITY or wanted < most else 0
+    limit = _own_threads() + MOST_PROCESSES
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NPROC)
+    return limit if hard_limit == resource.RLIM_INFINITY or limit < hard_limit else 0
 
 
 def _own_threads() -> int:

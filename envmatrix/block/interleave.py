@@ -285,18 +285,12 @@ class Interleaving:
     def _finish(self, members: Sequence[Member]) -> None:
         """Let processes that have had all turns finish at the same time; end those that exceed the limit."""
         for member in members:
+            member.due = time.monotonic() + self.schedule.limit_s * len(self.schedule.names)
             member.gate.end()
-            member.release()
-        deadline = time.monotonic() + self.schedule.limit_s * len(self.schedule.names)
-        waiting = list(members)
-        while waiting:
-            ready = self._readable([member.running for member in waiting], deadline)
-            for member in waiting:
-                if not ready:
-                    member.time_out()
-                else:
-                    member.look([file for file in ready if file is member.running])
-            waiting = [member for member in waiting if not member.over]
+        while going := [member for member in members if not member.over]:
+            for member in going:
+                member.release()
+            self._wait_until_held(going)
 
     def _wait_until_held(self, members: Sequence[Member], most: int = 0) -> None:
         """Wait until all but ``most`` processes are held at their gates or have ended; end those that are late."""

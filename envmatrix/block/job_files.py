@@ -99,7 +99,7 @@ def lock_host(say: Callable[[str], None]) -> socket.socket:
 
     Its name, which is in no folder, is the lock: it is gone when the process ends, however that happens.
     """
-    lock, said = socket.socket(socket.AF_UNIX), False
+    lock, is_reported = socket.socket(socket.AF_UNIX), False
     while True:
         try:
             lock.bind(f"\0envmatrix-{os.getuid()}")
@@ -108,7 +108,7 @@ def lock_host(say: Callable[[str], None]) -> socket.socket:
                 raise
         else:
             return lock
-        if not said:
+        if not is_reported:
             say("another run measures on this machine: waiting until it has ended")
-        said = True
+        is_reported = True
         time.sleep(_LOCK_S)

@@ -98,10 +98,10 @@ class BlockOrder:
         """How many nodes the job needs: the most that one of its trials is spread over."""
         return max((trial.nodes for trial in self.trials), default=1)
 
-    def folder_of(self, part: Part, trial: TrialOrder) -> Path:
-        """Return the folder of a trial while its part runs; it contains its work folder and its log."""
+    def folder_of(self, part: Part, trial: TrialOrder | None = None) -> Path:
+        """Return the folder of a part while it runs, or of a trial, which contains its work folder and its log."""
         whole = Path(self.folder, f"{part.name}.try{self.attempt}")
-        return whole / trial.name if part.turns else whole
+        return whole / trial.name if part.turns and trial else whole
 
     def text(self, indent: int | None = None) -> str:
         """Return the JSON document."""

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,12 +19,12 @@ from envmatrix.block import interrupts, orphans
 from envmatrix.block.interleave import BrokenOffError, Interleaving, Member, Schedule
 from envmatrix.block.job_files import WRITE_ERRORS, JobFiles, StopError
 from envmatrix.block.memory import free_memory, memory_kills, usable_memory
-from envmatrix.block.order import CANNOT_WRITE, NO_PIPES, BlockOrder, Part, TrialOrder
+from envmatrix.block.order import CANNOT_WRITE, NO_PIPES, BlockOrder, Part, TrialOrder, Turns
 from envmatrix.block.overlay import make_overlay, remove_folder
 from envmatrix.block.process import ENDED_S, Exit, NotStartedError, Order, Overlay, SupervisedProcess
 from envmatrix.block.program_folder import lay_out
 from envmatrix.block.srun import GRACE_S, Nodes, trial_variables
-from envmatrix.block.turn_gate import Gate, open_gate
+from envmatrix.block.turn_gate import open_gate
 
 #: Seconds within which a failed node ends its whole job.
 _NODE_FAILS_S = 5.0
@@ -82,11 +82,6 @@ class PartRun:
     ended: dict[str, Outcome] = field(default_factory=dict)
     overlays: dict[str, Overlay] = field(default_factory=dict)
 
-    @property
-    def whole(self) -> Path:
-        """The folder of the part while it runs."""
-        return self.files.folder / f"{self.part.name}.try{self.order.attempt}"
-
     def prepare(self) -> None:
         """Make an empty folder for it."""
         self.files.retry(f"fresh folder of {self.part.name}", self._make_folders)
@@ -95,14 +90,17 @@ class PartRun:
         """Run it and return the outcomes; trials without one were aborted."""
         if self.part.turns is None:
             (trial,) = self.part.trials
-            self.ended[trial.name] = self._run_by_srun(trial) if trial.by_srun else self._run_single(trial)
+            if trial.by_srun:
+                self.ended[trial.name] = self._run_by_srun(trial)
+            else:
+                self.ended[trial.name] = self._run_alone(self._process(trial, trial.limit_s), self._log(trial))
         else:
             with contextlib.suppress(BrokenOffError):
                 self._run_interleaved()
         return self.ended
 
     def _make_folders(self) -> None:
-        remove_folder(self.whole)
+        remove_folder(self.order.folder_of(self.part))
         for trial in self.part.trials:
             work = self._folder(trial) / "work"
             work.mkdir(parents=True)
@@ -118,18 +116,15 @@ class PartRun:
             self.say(f"{trial.name} sees links to {folder} in place of the folder itself")
             lay_out(work, Path(folder), inside, metric)
 
-    def _run_single(self, trial: TrialOrder) -> Outcome:
+    def _run_alone(self, order: Order, log: IO[bytes]) -> Outcome:
+        """Run a program to its end; end it if the job was suspended, as it then runs again."""
         outcome, kills_before = Outcome(), memory_kills()
-        with self._log(trial) as log, _Program(self._process(trial, trial.limit_s), log) as program:
-            outcome.exit = self._wait_for_exit(program)
+        with log, _Program(order, log) as program:
+            if self.alarm in interrupts.wait_readable([program, self.alarm], order.limit_s + ENDED_S):
+                program.end()
+            outcome.exit = program.exit()
         outcome.memory_kills = memory_kills() - kills_before
         return outcome
-
-    def _wait_for_exit(self, program: _Program) -> Exit:
-        """Wait for a program; end it if the job was suspended, as it then runs again."""
-        if self.alarm in interrupts.wait_readable([program, self.alarm], program.order.limit_s + ENDED_S):
-            program.end()
-        return program.exit()
 
     def _run_by_srun(self, trial: TrialOrder) -> Outcome:
         """Run a trial's command once on each node; in the log, the output of srun precedes that of the nodes."""
@@ -138,11 +133,8 @@ class PartRun:
         words = ("rank", trial.name, self.nodes.meeting_place(self.job) if trial.nodes > 1 else "")
         argv = self.nodes.srun_argv(trial.nodes, *words, output=folder / "tasks", options=trial.srun)
         own_variables = {**os.environ, orphans.TRIAL_VARIABLE: self.mark}
-        outcome, kills_before = Outcome(), memory_kills()
         order = Order(argv, own_variables, folder / "work", trial.limit_s, grace_s=GRACE_S)
-        with (folder / "srun").open("wb") as log, _Program(order, log) as program:
-            outcome.exit = self._wait_for_exit(program)
-        outcome.memory_kills = memory_kills() - kills_before
+        outcome = self._run_alone(order, (folder / "srun").open("wb"))
         with contextlib.suppress(OSError), (folder / "log").open("wb") as whole:
             for name in ("srun", "tasks"):
                 with contextlib.suppress(FileNotFoundError):
@@ -156,17 +148,16 @@ class PartRun:
         assert self.part.turns is not None
         needs, free_bytes = self.part.turns.needs, usable_memory(free_memory())
         trials = list(self.part.trials)
-        groups = [trials]
-        if needs > free_bytes and len(trials) > 1:
-            need_text = f"{len(trials)} processes at once may need {needs} bytes"
-            self.say(f"{need_text}, and there is room for {free_bytes}: one after the other")
-            groups = [[trial] for trial in trials]
-        for group in groups:
-            self._take_turns(group)
+        if needs <= free_bytes or len(trials) == 1:
+            self._take_turns(trials, self.part.turns)
+            return
+        need_text = f"{len(trials)} processes at once may need {needs} bytes"
+        self.say(f"{need_text}, and there is room for {free_bytes}: one after the other")
+        for trial in trials:
+            self._take_turns([trial], self.part.turns)
 
-    def _take_turns(self, trials: list[TrialOrder]) -> None:
-        turns, seen = self.part.turns, memory_kills()
-        assert turns is not None
+    def _take_turns(self, trials: list[TrialOrder], turns: Turns) -> None:
+        seen = memory_kills()
         schedule = Schedule(
             batches=(tuple(trial.name for trial in trials),),
             seed=turns.seed,
@@ -180,7 +171,10 @@ class PartRun:
         def start(name: str, stack: ExitStack) -> Member:
             trial = next(trial for trial in trials if trial.name == name)
             outcomes[name] = outcome = Outcome()
-            gate = stack.enter_context(self._gate(trial))
+            try:
+                gate = stack.enter_context(open_gate(self._folder(trial) / "work"))
+            except OSError as error:
+                raise StopError(CANNOT_WRITE if error.errno in WRITE_ERRORS else NO_PIPES) from error
             log = stack.enter_context(self._log(trial))
             order = self._process(trial, (4 * len(trials) + 1) * trial.limit_s)
             program = stack.enter_context(_Program(order, log))
@@ -195,15 +189,6 @@ class PartRun:
         for name, ended in Interleaving(schedule, start, stop=self.alarm).run().items():
             outcomes[name].exit, outcomes[name].together = ended.exit, ended.together
             self.ended[name] = outcomes[name]
-
-    @contextlib.contextmanager
-    def _gate(self, trial: TrialOrder) -> Iterator[Gate]:
-        with ExitStack() as stack:
-            try:
-                gate = stack.enter_context(open_gate(self._folder(trial) / "work"))
-            except OSError as error:
-                raise StopError(CANNOT_WRITE if error.errno in WRITE_ERRORS else NO_PIPES) from error
-            yield gate
 
     def _folder(self, trial: TrialOrder) -> Path:
         return self.order.folder_of(self.part, trial)

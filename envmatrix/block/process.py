@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from envmatrix.block import crowd, interrupts, supervisor
 
@@ -85,18 +85,13 @@ class Place:
         return tuple(self.cpus), nodes, groups, self.data_bytes or 0, crowd.process_limit()
 
 
-@dataclass(frozen=True)
-class Overlay:
+class Overlay(NamedTuple):
     """An overlay on ``root``: writes go to ``scratch``, except those to ``work``. A ``stale`` file is absent in it."""
 
     root: str
     scratch: str
     work: str
     stale: str = ""
-
-    def plain(self, folder: str) -> tuple[str, str, str, str, str]:
-        """Return the values in the form that the supervisor expects; the program starts in ``folder``."""
-        return self.root, self.scratch, self.work, self.stale, folder
 
 
 @dataclass(frozen=True)
@@ -118,16 +113,10 @@ class Order:
     def encoded(self) -> bytes:
         """Return the order as the bytes that the supervisor reads."""
         variables = os.environ if self.env is None else self.env
-        order = marshal.dumps(
-            (
-                [os.fsencode(word) for word in self.argv],
-                {os.fsencode(name): os.fsencode(value) for name, value in variables.items()},
-                self.place.plain(),
-                self.overlay.plain(str(self.cwd)) if self.overlay else None,
-                self.limit_s,
-                self.grace_s,
-            )
-        )
+        argv = [os.fsencode(word) for word in self.argv]
+        env = {os.fsencode(name): os.fsencode(value) for name, value in variables.items()}
+        overlay = (*self.overlay, str(self.cwd)) if self.overlay else None
+        order = marshal.dumps((argv, env, self.place.plain(), overlay, self.limit_s, self.grace_s))
         return len(order).to_bytes(8, "big") + order
 
 

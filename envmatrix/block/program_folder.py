@@ -32,12 +32,12 @@ def lay_out(work: Path, files: Path, inside: str, metric: str = "") -> None:
 
 def find_links(folder: Path) -> Iterator[Path]:
     """Yield the links among the first entries of a program's folder and of the folders below it."""
-    left = _MOST_ENTRIES
+    remaining = _MOST_ENTRIES
     for place, folders, names in os.walk(folder):
-        entries = [Path(place, name) for name in (*folders, *names)[:left]]
+        entries = [Path(place, name) for name in (*folders, *names)[:remaining]]
         yield from (entry for entry in entries if entry.is_symlink())
-        left -= len(entries)
-        folders[:] = [name for name in folders if left and name != ".git"]
+        remaining -= len(entries)
+        folders[:] = [name for name in folders if remaining and name != ".git"]
 
 
 def _folders_of_links_out(files: Path) -> Iterator[Path]:

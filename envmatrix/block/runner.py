@@ -120,21 +120,18 @@ class BlockRunner:
             seen, name = report["seen"], str(report["node"])
             self.say(f"{name} before the block: {json.dumps(seen)}")
             self.checks.append(seen)
-            busy = float(seen["busy"])
-            if busy > self.order.busy:
-                raise StopError(
-                    BUSY, f"{busy * 100:.0f} % of its CPUs are busy, these ran: {json.dumps(seen['others'])}", name
-                )
+            if (busy := float(seen["busy"])) > self.order.busy:
+                programs = json.dumps(seen["others"])
+                raise StopError(BUSY, f"{busy * 100:.0f} % of its CPUs are busy, these ran: {programs}", name)
 
     def _inspect_nodes(self, *, briefly: bool = False) -> list[dict[str, Any]]:
         """Return a report on each node. Raises StopError with the first path that a node cannot read."""
-        if self.nodes is None:
-            missing = node_checks.first_missing(self.order.needs)
-            reports = [
-                {"node": self.node, "missing": missing, "seen": missing or briefly or node_checks.inspect_node()}
-            ]
-        else:
+        if self.nodes:
             reports = self.nodes.inspect_all()
+        else:
+            missing = node_checks.first_missing(self.order.needs)
+            seen = missing or briefly or node_checks.inspect_node()
+            reports = [{"node": self.node, "missing": missing, "seen": seen}]
         if not reports:
             raise StopError(_TASKS_FAILED, "srun could not start a task on each node")
         for node in reports:
@@ -152,9 +149,9 @@ class BlockRunner:
             if not repeat_reason or repeated == _REPEATS:
                 break
             repeated += 1
-            codes = ", ".join(f"{name} with status {one.status}" for name, one in outcomes.items())
+            codes = ", ".join(f"{name} with status {outcome.status}" for name, outcome in outcomes.items())
             self.say(f"{part.name} ended ({codes}), but {repeat_reason}: it runs again")
-        if any(not one.exit.ok for one in outcomes.values()):
+        if any(not outcome.exit.ok for outcome in outcomes.values()):
             self._inspect_nodes(briefly=True)  # if a needed file is gone, the failure does not count and the job stops
         self._check_current()  # another attempt may have replaced this one in the meantime
         for trial in part.trials:
@@ -187,13 +184,13 @@ class BlockRunner:
             interrupts.wait_readable([], _OWN_SIGNAL_S)
         return outcomes
 
-    def _repeat_reason(self, part: Part, ended: Mapping[str, Outcome]) -> str:
+    def _repeat_reason(self, part: Part, outcomes: Mapping[str, Outcome]) -> str:
         """Return why the part's result does not count although its trials are not at fault, otherwise ''."""
         if self.stops:
             return "it was suspended while it ran"
-        if any(not one.exit.ok for one in ended.values()):
+        if any(not outcome.exit.ok for outcome in outcomes.values()):
             try:
-                (self.files.folder / f"{part.name}.try{self.order.attempt}" / "end").open("ab").close()
+                (self.order.folder_of(part) / "end").open("ab").close()
             except OSError:
                 return "its folder cannot be written"
         return ""
@@ -219,7 +216,7 @@ class BlockRunner:
         self.say(f"{trial.name} ended with status {outcome.status}")
 
     def _finish(self, part: Part) -> None:
-        whole = self.files.folder / f"{part.name}.try{self.order.attempt}"
+        whole = self.order.folder_of(part)
         if part.turns:
             self.files.retry("remove a file", lambda: (whole / "end").unlink(missing_ok=True))
         for trial in part.trials:

@@ -34,27 +34,13 @@ class Nodes:
 
         Unless ``options`` have --cpu-bind, Slurm binds no CPUs: by its default, a task would get one core.
         """
+        binding = () if any(word.startswith("--cpu-bind=") for word in options) else ("--cpu-bind=none",)
+        nodes = ",".join(self.names[:count])
         return [
-            "srun",
-            f"--nodes={count}",
-            f"--ntasks={count}",
-            "--ntasks-per-node=1",
-            "--mpi=none",
-            *([] if any(word.startswith("--cpu-bind=") for word in options) else ["--cpu-bind=none"]),
-            *options,
-            "--wait=0",
-            f"--nodelist={','.join(self.names[:count])}",
-            "--kill-on-bad-exit=0",
-            "--input=none",
-            *([f"--output={output}"] if output else []),
-            sys.executable,
-            "-I",
-            "-S",
-            "-B",
-            str(_PACKAGE),
-            words[0],
-            str(self.order),
-            *words[1:],
+            *("srun", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--mpi=none", *binding, *options),
+            *("--wait=0", f"--nodelist={nodes}", "--kill-on-bad-exit=0", "--input=none"),
+            *((f"--output={output}",) if output else ()),
+            *(sys.executable, "-I", "-S", "-B", str(_PACKAGE), words[0], str(self.order), *words[1:]),
         ]
 
     def inspect_all(self) -> list[dict[str, Any]]:

@@ -186,10 +186,7 @@ class _Watch:
             self.asked = True
             return
         (_stop_all if command == HOLD else _continue_all)()
-        try:  # noqa: SIM105 - as below
-            os.write(self.line, command)
-        except OSError:
-            pass  # envmatrix was killed: the next read shows it
+        _attempt(os.write, self.line, command)  # if envmatrix was killed, the next read shows it
 
     def ended(self, child: int, seconds: float, *, heed: bool) -> int | None:
         """Return the program's exit code; None after ``seconds`` or, with ``heed``, on a request to end."""
@@ -213,18 +210,19 @@ class _Watch:
             self._read_command()
 
 
-def _send_signal(kill: Callable[[int, int], None], target: int, number: int) -> None:
+def _attempt(call: Callable[..., object], *arguments: object) -> None:
+    """Call a function, and ignore that the process on the other side has ended."""
     try:  # noqa: SIM105 - contextlib takes milliseconds to load
-        kill(target, number)
+        call(*arguments)
     except OSError:
-        pass  # the thread has ended
+        pass
 
 
 def _end_program(watch: _Watch, child: int, grace_s: float) -> int:
     """End the program by SIGINT, SIGTERM and SIGKILL; with ``grace_s``, send SIGTERM first and wait that long."""
     first = [(signal.SIGTERM, grace_s)] if grace_s else []
     for number, seconds in [*first, *((one, GRACE_S) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL))]:
-        _send_signal(os.killpg, child, number)
+        _attempt(os.killpg, child, number)
         _continue_all()  # a stopped process receives only SIGKILL
         code = watch.ended(child, seconds, heed=False)
         if code is not None:
@@ -284,7 +282,7 @@ def _stop_all() -> set[int]:
         if not running:
             break
         for pid in running:
-            _send_signal(os.kill, pid, signal.SIGSTOP)
+            _attempt(os.kill, pid, signal.SIGSTOP)
         stopped.update(running)
         time.sleep(0.001)
     return stopped
@@ -292,7 +290,7 @@ def _stop_all() -> set[int]:
 
 def _continue_all() -> None:
     for pid in _descendants():
-        _send_signal(os.kill, pid, signal.SIGCONT)
+        _attempt(os.kill, pid, signal.SIGCONT)
 
 
 def _children() -> list[int]:
@@ -312,7 +310,7 @@ def _kill_remaining(watch: _Watch) -> None:
             return
         # Stopped, they start no further processes, and reap none: their ids stay theirs.
         for pid in _stop_all().union(_children()):
-            _send_signal(os.kill, pid, signal.SIGKILL)
+            _attempt(os.kill, pid, signal.SIGKILL)
         watch.sleep(0.05, heed=False)
 
 
@@ -386,7 +384,4 @@ if __name__ == "__main__":
     _line = int(sys.argv[1])
     os.set_inheritable(_line, False)
     _answer = _execute_order(_line)
-    try:  # noqa: SIM105
-        os.write(_line, _answer)
-    except OSError:
-        pass  # envmatrix was killed
+    _attempt(os.write, _line, _answer)  # envmatrix may have been killed

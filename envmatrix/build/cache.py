@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envmatrix.errors import EngineError, Where
+from envmatrix.system.atomic_files import whole_file
 from envmatrix.system.regular_files import open_regular
 
 #: The tmpfs that every Linux has; it may be smaller in a container or a job.
@@ -85,6 +86,11 @@ def disk_full_error(place: Path) -> EngineError:
     return EngineError("no space left on device", where=Where(place), remedy=_FREE_SPACE)
 
 
+def tool_error(output: str, place: Path, message: str, remedy: str) -> EngineError:
+    """Return the error of a program that failed: ``message``, or that the disk of ``place`` is full."""
+    return disk_full_error(place) if is_disk_full(output) else EngineError(message, remedy=remedy)
+
+
 @dataclass(frozen=True)
 class Cache:
     """The folder of downloads and everything built from them. Each entry's path contains a digest of its content."""
@@ -104,7 +110,7 @@ class Cache:
         finally:
             os.close(handle)
 
-    def folder(self, path: Path, build: Callable[[Path], None]) -> bool:
+    def folder(self, path: Path, build: Callable[[Path], object]) -> bool:
         """Make sure the folder ``path`` exists; ``build`` fills a new one. Return whether it was built now.
 
         The folder is built under a temporary name in the same parent folder and then renamed. Leftovers of a killed
@@ -116,10 +122,7 @@ class Cache:
         with self.exclusive_lock(str(path.resolve())), disk_errors(path):
             if path.is_dir():
                 return False
-            path.parent.mkdir(parents=True, exist_ok=True)
-            for leftover in path.parent.glob(f".{path.name}.*"):
-                _remove_unheld(leftover)
-            temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+            temporary = _new_folder(path.parent, f".{path.name}.")
             try:
                 with _folder_in_use(temporary):
                     temporary.chmod(0o755)
@@ -148,30 +151,19 @@ class Cache:
     @contextlib.contextmanager
     def _temporary_folder(self, folder: Path, prefix: str) -> Iterator[Path]:
         """Yield a new folder and remove it afterwards; remove leftovers of killed processes first."""
-        with self.exclusive_lock("scratch"), disk_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            for leftover in folder.glob(f"{prefix}*"):
-                _remove_unheld(leftover)
-            path = Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
-            handle = _lock_folder(path)
-        try:
+        with contextlib.ExitStack() as held:
+            with self.exclusive_lock("scratch"), disk_errors(folder):
+                path = _new_folder(folder, prefix)
+                held.enter_context(_folder_in_use(path))
+            held.callback(remove_tree, path)
             yield path
-        finally:
-            remove_tree(path)
-            os.close(handle)
 
     def write(self, path: Path, text: str) -> None:
         """Write a small file atomically: a reader sees all of it or nothing."""
         with disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8") as file:
-                    file.write(text)
-                Path(temporary).replace(path)
-            except BaseException:
-                Path(temporary).unlink(missing_ok=True)
-                raise
+            with whole_file(path) as file:
+                file.write(text.encode())
 
     def read_json(self, path: Path) -> dict[str, object] | None:
         """Read a build record; None if it is absent or damaged (the caller then rebuilds it)."""
@@ -194,17 +186,20 @@ def fits_in_memory(room: int) -> bool:
     return usable and 2 * room <= min(available_bytes, file_system.f_bavail * file_system.f_frsize)
 
 
-def _lock_folder(folder: Path) -> int:
-    """Mark a folder as in use until the returned handle is closed: ``_remove_unheld`` skips it."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    fcntl.flock(handle, fcntl.LOCK_SH)
-    return handle
+def _new_folder(parent: Path, prefix: str) -> Path:
+    """Make a temporary folder with a unique name, and remove those that killed processes left."""
+    parent.mkdir(parents=True, exist_ok=True)
+    for leftover in parent.glob(f"{prefix}*"):
+        _remove_unheld(leftover)
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
 
 
 @contextlib.contextmanager
 def _folder_in_use(folder: Path) -> Iterator[None]:
-    handle = _lock_folder(folder)
+    """Mark a folder as in use: ``_remove_unheld`` skips it."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
+        fcntl.flock(handle, fcntl.LOCK_SH)
         yield
     finally:
         os.close(handle)

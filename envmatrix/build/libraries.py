@@ -8,7 +8,7 @@ from pathlib import Path
 
 from envmatrix.build.cache import Cache, disk_errors, json_digest
 from envmatrix.build.debian.packages import Apt, unpack_deb
-from envmatrix.build.lockfile import PinnedPackage, Section
+from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.locks import Locks
 from envmatrix.build.python.interpreters import Python
 from envmatrix.build.python.wheelhouse import Wheelhouse
@@ -37,11 +37,14 @@ class LibraryFolders:
 class LibraryBuilder:
     """Builds library folders from the wheelhouse and from the distribution's packages."""
 
-    cache: Cache
     locks: Locks
     python: Python
-    progress: ProgressCallback
     apt: Apt | None = None
+
+    @property
+    def cache(self) -> Cache:
+        """The cache that has the folders."""
+        return self.locks.cache
 
     def build(self, libraries: Sequence[Library], image: Image) -> LibraryFolders:
         """Build, or find, the folder of every library of an image; one that cannot be had is in ``missing``."""
@@ -49,7 +52,7 @@ class LibraryBuilder:
         missing: dict[str, str] = {}
         facts: dict[str, str] = {}
         pins: list[PinnedPackage] = []
-        for library in (one for one in libraries if one.is_for(image, this_architecture())):
+        for library in (item for item in libraries if item.is_for(image, this_architecture())):
             try:
                 folders[library.key], library_pins = self._build_library(library)
                 facts[f"library {library.key}"] = " ".join(map(str, library_pins))
@@ -64,37 +67,33 @@ class LibraryBuilder:
                     missing[library.key] = f"{error.message}\n  -> {install_hints(library)}"
         return LibraryFolders(folders, missing, facts, tuple(pins))
 
-    def _build_library(self, library: Library) -> tuple[str, list[PinnedPackage]]:
-        sections = self.locks.library_locks(library, self.python, self.progress, self.apt)
-        pins = [pin for _, section in sections for pin in section.packages]
-        folder = self._library_folder(library, [pin.sha256 for pin in pins])
+    def _build_library(self, library: Library, *, partly: bool = False) -> tuple[str, list[PinnedPackage]]:
+        """Return a library's folder and packages; ``partly``: they need not have all of its files."""
+        sections = self.locks.library_locks(library, self.python, self.apt)
+        lock_by_pin = {pin: path for path, section in sections for pin in section.packages}
+        folder = self._library_folder(library, [pin.sha256 for pin in lock_by_pin])
         if not folder.is_dir():
-            files = [self._fetch(pin, path) for path, section in sections for pin in section.packages]
-            self.cache.folder(folder, lambda place: self._unpack(library, files, place))
-        return str(folder), pins
+            files = [self._fetch(pin, lock) for pin, lock in lock_by_pin.items()]
+            self.cache.folder(folder, lambda place: self._unpack(library, files, place, partly=partly))
+        return str(folder), list(lock_by_pin)
 
     def _library_folder(self, library: Library, identity: object) -> Path:
         return self.cache.root / "libraries" / json_digest(library.key, library.files, identity)[:24] / library.key
 
     def _fetch(self, pin: PinnedPackage, lock: Path) -> Path:
+        if pin.is_debian:
+            return fetch_packages(self.cache, self.apt or Apt(self.cache), [pin], lock, self.locks.progress)[0]
         house = Wheelhouse(self.cache)
-        stored = house.held(pin)
-        if stored:
-            return stored
-        if not pin.is_debian:
-            return house.fill([pin], lock, self.python, (), self.progress)[0]
-        return fetch_packages(self.cache, self.apt or Apt(self.cache), [pin], lock, self.progress)[0]
+        return house.held(pin) or house.fill([pin], lock, self.python, (), self.locks.progress)[0]
 
-    def _unpack(self, library: Library, files: Sequence[Path], place: Path) -> None:
+    def _unpack(self, library: Library, files: Sequence[Path], place: Path, *, partly: bool) -> None:
         unpacked: list[str] = []
         with self.cache.scratch("unpack") as scratch:
             for file in files:
-                if file.suffix == ".deb":
-                    unpacked += unpack_deb(file, place, scratch)
-                else:
-                    unpacked += unpack_wheel(file, place, library.files)
+                is_debian = file.suffix == ".deb"
+                unpacked += unpack_deb(file, place, scratch) if is_debian else unpack_wheel(file, place, library.files)
         missing = [name for name in library.files if name not in unpacked]
-        if missing:
+        if missing and not partly:
             packages = " ".join((*library.requirements, *library.apt))
             raise InputError(
                 f"{library.key}: {packages} does not contain {', '.join(missing)}",
@@ -104,18 +103,20 @@ class LibraryBuilder:
     def _link_installed(self, library: Library) -> tuple[str, str] | None:
         """Return a folder of links to installed libraries and to files from wheels, and their sources."""
         wheel_folder = self._unpack_wheels(library)
-        wheel_paths = {
-            name: wheel_folder / name for name in library.files if wheel_folder and (wheel_folder / name).exists()
-        }
-        library_paths = {name: wheel_paths.get(name) or find_system_library(name) for name in library.files}
-        paths = {name: path for name, path in library_paths.items() if path}
-        if not paths or len(paths) != len(library_paths):
-            return None
+        paths: dict[str, Path] = {}
+        for name in library.files:
+            from_wheel = wheel_folder / name if wheel_folder else None
+            path = from_wheel if from_wheel and from_wheel.exists() else find_system_library(name)
+            if path is None:
+                return None
+            paths[name] = path
 
         def link(place: Path) -> None:
             for name, path in paths.items():
                 (place / name).symlink_to(path)
 
+        if not paths:
+            return None
         folder = self._library_folder(library, sorted(map(str, paths.values())))
         self.cache.folder(folder, link)
         return str(folder), "the system's own " + " ".join(str(path.resolve()) for path in paths.values())
@@ -124,20 +125,10 @@ class LibraryBuilder:
         """Return a folder with the libraries that wheels provide, for when Debian packages are unavailable."""
         if not (library.requirements and library.apt):
             return None
-        alone = replace(library, apt=())
         try:
-            sections = self.locks.library_locks(alone, self.python, self.progress)
-            files = [self._fetch(pin, path) for path, section in sections for pin in section.packages]
+            return Path(self._build_library(replace(library, apt=()), partly=True)[0])
         except EnvmatrixError:
             return None
-        folder = self._library_folder(alone, sorted(file.name for file in files))
-
-        def unpack(place: Path) -> None:
-            for file in files:
-                unpack_wheel(file, place, library.files)
-
-        self.cache.folder(folder, unpack)
-        return folder
 
 
 def fetch_packages(
@@ -153,8 +144,3 @@ def fetch_packages(
             for pin, file in zip(missing, apt.download(missing, scratch), strict=True):
                 house.add(file, pin, lock)
     return [held for pin in pins if (held := house.held(pin))]
-
-
-def sections_digest(sections: Sequence[Section]) -> str:
-    """Return a digest of the packages that sections pin."""
-    return json_digest([[pin.sha256 for pin in section.packages] for section in sections])

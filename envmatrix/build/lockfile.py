@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from envmatrix.build.cache import json_digest
 from envmatrix.errors import InputError, Where
 from envmatrix.system.regular_files import MAX_TEXT_BYTES, decode_error_position, read_bytes
 
@@ -20,6 +21,8 @@ _ENTRY = re.compile(
     r"(?P<name>[A-Za-z0-9][A-Za-z0-9._+-]*)(?P<sep>==?)(?P<version>[A-Za-z0-9][A-Za-z0-9.!+~:_-]*)"
     r"(?: (?P<file>[A-Za-z0-9][A-Za-z0-9.+~%_-]*))? --hash=sha256:(?P<sha256>[0-9a-f]{64})\Z"
 )
+#: A comment with a meaning; others are for readers.
+_COMMENT = re.compile(r"# ?(?P<kind>image|library|system|asked): (?P<value>.*)\Z")
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,11 @@ class Section:
     name: str
     asked: str
     packages: tuple[PinnedPackage, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """Digest of the pinned packages, for run.json."""
+        return f"sha256:{json_digest([[pin.sha256 for pin in self.packages]])}"
 
     def text(self) -> str:
         """Return the section's lines in a lock."""
@@ -97,11 +105,6 @@ def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
         yield start, joined
 
 
-def _parse_comment(line: str) -> tuple[str, str] | None:
-    kind, separator, value = line[1:].strip().partition(": ")
-    return (kind, value.strip()) if separator and kind in {"image", "library", "system", "asked"} else None
-
-
 def _parse_pin(line: str, number: int, path: Path) -> PinnedPackage:
     match = _ENTRY.match(line)
     if not match or (match["sep"] == "=") != bool(match["file"]):
@@ -117,23 +120,17 @@ def parse_lock(text: str, path: Path) -> Lock:
     """Parse the text of a lock. Raises InputError with file and line if it is invalid."""
     sections: list[Section] = []
     for number, line in _logical_lines(text):
-        if not line:
-            continue
-        if line.startswith("#"):
-            comment = _parse_comment(line)
-            if comment and comment[0] != "asked":
-                sections.append(Section(comment[0], comment[1], ""))
-            elif comment and sections:
-                sections[-1] = replace(sections[-1], asked=comment[1])
-            continue
-        pin = _parse_pin(line, number, path)
-        if not sections:
-            raise InputError(
-                "a package before the first section",
-                where=Where(path, number),
-                remedy=_RELOCK_REMEDY,
-            )
-        sections[-1] = replace(sections[-1], packages=(*sections[-1].packages, pin))
+        if comment := _COMMENT.match(line):
+            if comment["kind"] != "asked":
+                sections.append(Section(comment["kind"], comment["value"], ""))
+            elif sections:
+                sections[-1] = replace(sections[-1], asked=comment["value"])
+        elif line and not line.startswith("#"):
+            pin = _parse_pin(line, number, path)
+            if not sections:
+                message = "a package before the first section"
+                raise InputError(message, where=Where(path, number), remedy=_RELOCK_REMEDY)
+            sections[-1] = replace(sections[-1], packages=(*sections[-1].packages, pin))
     return Lock(path, tuple(sections))
 
 

@@ -12,14 +12,14 @@ from envmatrix.build.debian.packages import Apt, distribution_name
 from envmatrix.build.lockfile import Lock, PinnedPackage, Section, find_section, read_lock, request_text
 from envmatrix.build.python.builds_of_torch import local_version, resolve_one_build, strangers
 from envmatrix.build.python.interpreters import Python, cached_python
-from envmatrix.build.python.overlays import BasePython, overlay_pip_command
-from envmatrix.build.python.pip import ResolveRequest, is_reachable, pip_command, resolve
+from envmatrix.build.python.overlays import BasePython, overlay_pip
+from envmatrix.build.python.pip import ResolveRequest, cached_pip, is_reachable
 from envmatrix.build.python.source_builds import check_python
 from envmatrix.build.python.wheelhouse import Wheelhouse
 from envmatrix.errors import EngineError, InputError, SkipEnvironmentError, Where
 from envmatrix.plan.environment import Image, Library, exists_for
 from envmatrix.system.architectures import PACKAGE_NAMES, this_architecture
-from envmatrix.system.progress import ProgressCallback
+from envmatrix.system.progress import ProgressCallback, silent
 
 LIBRARIES = "libraries"
 
@@ -39,26 +39,22 @@ def _check_resolvable_elsewhere(image: Image) -> None:
         raise SkipEnvironmentError(f"{', '.join(unreachable)} is unreachable")
 
 
-def _library_section(library: Library, words: Sequence[str]) -> Section:
-    return Section("library", library.key, request_text(words))
-
-
 def _system_section(packages: Sequence[str], base: str) -> Section:
     system_text = request_text((*packages, f"on {base}"))
     return Section("system", json_digest(system_text)[:12], system_text)
 
 
-def _pinned(
-    wanted: Section, make: Callable[[], tuple[PinnedPackage, ...]], path: Path, note: str, progress: ProgressCallback
-) -> Section | None:
-    """Return a section with its packages; with a ``note``, one that cannot be resolved is that of the lock ``path``."""
-    try:
-        return replace(wanted, packages=make())
-    except EngineError as error:
-        if not note:
-            raise
-        progress(f"{note}: {wanted.name}: {error.message}")
-        return find_section(path, wanted)
+@dataclass(frozen=True)
+class _Request:
+    """A section without its packages, how to resolve these, and the committed lock that may have them."""
+
+    committed: Path
+    section: Section
+    resolve: Callable[[], tuple[PinnedPackage, ...]]
+
+    def pinned(self) -> Section:
+        """Resolve the packages now."""
+        return replace(self.section, packages=self.resolve())
 
 
 @dataclass(frozen=True)
@@ -67,118 +63,11 @@ class Locks:
 
     folder: Path
     cache: Cache
+    progress: ProgressCallback = silent
 
     def image_file(self, image: Image, python: Python) -> Path:
         """Return the path of an image's committed lock."""
         return self.folder / f"{image.name}.{python.tag}.txt"
-
-    def image_lock(self, image: Image, python: Python, progress: ProgressCallback) -> tuple[Path, Section]:
-        """Return the path and section of the lock for ``image``; resolve it now if no lock matches."""
-        wanted = Section("image", image.name, image_request_text(image))
-        path, section = self._find(
-            self.image_file(image, python), wanted, progress, lambda: self._pip(image, python, progress)
-        )
-        lost = self._unreachable_packages(section, image, python)
-        return self._lock_without_indexes(path, image, python, lost, progress) if lost else (path, section)
-
-    def _unreachable_packages(self, section: Section, image: Image, python: Python) -> tuple[str, ...]:
-        """Return the packages available only from the image's indexes, if none of those is reachable.
-
-        These have a local version (2.13.0+cpu), which PyPI does not accept, and are in no folder known to pip.
-        """
-        house = Wheelhouse(self.cache)
-        local = (pin for pin in section.packages if local_version(pin.version))
-        missing = tuple(str(pin) for pin in local if house.held(pin) is None)
-        if not missing or not image.index or any(map(is_reachable, image.index)):
-            return ()
-        lost = []
-        for name in missing:
-            try:
-                self._resolve(ResolveRequest((name,), dependencies=False), python)
-            except EngineError:
-                lost.append(name)
-        return tuple(lost)
-
-    def _lock_without_indexes(
-        self, path: Path, image: Image, python: Python, unreachable: Sequence[str], progress: ProgressCallback
-    ) -> tuple[Path, Section]:
-        """Return a lock in the cache for an image with unreachable indexes, resolved without them."""
-        image_without_index = replace(image, index=())
-        wanted = Section("image", image.name, image_request_text(image_without_index))
-        message = (
-            f"image {image.name}: cannot get {', '.join(unreachable)} of {path.name}, because "
-            f"{', '.join(image.index)} is unreachable; locking other packages without it, in the cache: "
-            "results may differ from those of the lock"
-        )
-        return self._ensure_lock(
-            self.image_file(image, python),
-            wanted,
-            lambda: self._pip(image_without_index, python, progress),
-            lambda: progress(message),
-        )
-
-    def overlay_lock(
-        self, image: Image, python: Python, base: BasePython, progress: ProgressCallback
-    ) -> tuple[Path, Section]:
-        """Return the path and section of the lock for the requirements of ``image`` that a given Python lacks."""
-        wanted = Section("image", "overlay", request_text([image_request_text(image), f"over {base.digest}"]))
-        request = ResolveRequest(image.requirements, image.index, over=True)
-
-        def make() -> tuple[PinnedPackage, ...]:
-            with self.cache.scratch("lock") as scratch:
-                pip = overlay_pip_command(self.cache, python, base)
-                there = dict(base.packages).get("torch")
-                return resolve_one_build(lambda one: resolve(pip, one, scratch), request, progress, there)
-
-        message = f"locking, in the cache, the requirements that {python.path} lacks"
-        overlay_file = self.folder / f"overlay.{python.tag}.txt"
-        return self._ensure_lock(overlay_file, wanted, make, lambda: progress(message))
-
-    def system_lock(
-        self,
-        suite: str,
-        packages: Sequence[str],
-        base: str,
-        progress: ProgressCallback,
-        make: Callable[[], tuple[PinnedPackage, ...]],
-    ) -> tuple[Path, Section]:
-        """Return the lock of the Debian packages that an image adds to ``base``."""
-        return self._find(self.system_file(suite), _system_section(packages, base), progress, make)
-
-    def system_file(self, suite: str) -> Path:
-        """Return the path of the committed lock of a suite's packages."""
-        return self.folder / f"system.{suite}.txt"
-
-    def pin_system(
-        self,
-        suite: str,
-        packages: Sequence[str],
-        base: str,
-        pins: tuple[PinnedPackage, ...],
-        progress: ProgressCallback,
-    ) -> Path:
-        """Write the pins for ``packages`` on ``base`` to the suite's lock; keep its other sections."""
-        section = replace(_system_section(packages, base), packages=pins)
-        path = self.system_file(suite)
-        lock = read_lock(path)
-        other_sections = [one for one in (lock.sections if lock else ()) if one.name != section.name]
-        return self._write(path, [*other_sections, section], progress)[0]
-
-    def library_locks(
-        self, library: Library, python: Python, progress: ProgressCallback, apt: Apt | None = None
-    ) -> list[tuple[Path, Section]]:
-        """Return the paths and sections of the locks for a library: wheels, Debian packages, or both.
-
-        ``apt`` selects a suite other than this machine's distribution.
-        """
-        locks = []
-        if library.requirements:
-            wanted, file = _library_section(library, library.requirements), self.wheels_file(python)
-            locks.append(self._find(file, wanted, progress, lambda: self._wheels(library, python)))
-        if library.apt:
-            wanted, file = _library_section(library, library.apt), self.debian_file(apt)
-            locks.append(self._find(file, wanted, progress, lambda: self._debs(library, apt)))
-        return locks
 
     def wheels_file(self, python: Python) -> Path:
         """Return the lock of the libraries installed from wheels, on the platform of ``python``."""
@@ -191,37 +80,126 @@ class Locks:
             raise EngineError("apt is not installed on this machine")
         return self.folder / f"{LIBRARIES}.{name}.txt"
 
-    def _find(
-        self,
-        committed: Path,
-        wanted: Section,
-        progress: ProgressCallback,
-        make: Callable[[], tuple[PinnedPackage, ...]],
+    def image_lock(self, image: Image, python: Python) -> tuple[Path, Section]:
+        """Return the path and section of the lock for ``image``; resolve it now if no lock matches.
+
+        Without its unreachable indexes, if only those have some of its packages; then the lock is in the cache.
+        """
+        path, section = self._find(self._image_request(image, python))
+        unreachable = self._unreachable_packages(section, image, python)
+        if not unreachable:
+            return path, section
+        message = (
+            f"image {image.name}: cannot get {', '.join(unreachable)} of {path.name}, because "
+            f"{', '.join(image.index)} is unreachable; locking other packages without it, in the cache: "
+            "results may differ from those of the lock"
+        )
+        return self._ensure_lock(self._image_request(replace(image, index=()), python), message)
+
+    def _unreachable_packages(self, section: Section, image: Image, python: Python) -> list[str]:
+        """Return the packages available only from the image's indexes, if none of those is reachable.
+
+        These have a local version (2.13.0+cpu), which PyPI does not accept, and are in no folder known to pip.
+        """
+        house = Wheelhouse(self.cache)
+        missing = [str(pin) for pin in section.packages if local_version(pin.version) and house.held(pin) is None]
+        if not missing or not image.index or any(map(is_reachable, image.index)):
+            return []
+        unreachable = []
+        for name in missing:
+            try:
+                self._resolve(ResolveRequest((name,), dependencies=False), python)
+            except EngineError:
+                unreachable.append(name)
+        return unreachable
+
+    def overlay_lock(self, image: Image, python: Python, base: BasePython) -> tuple[Path, Section]:
+        """Return the path and section of the lock for the requirements of ``image`` that a given Python lacks."""
+        asked = request_text([image_request_text(image), f"over {base.digest}"])
+
+        def resolve() -> tuple[PinnedPackage, ...]:
+            with self.cache.scratch("lock") as scratch:
+                pip = overlay_pip(self.cache, python, base)
+                request = ResolveRequest(image.requirements, image.index)
+                torch = dict(base.packages).get("torch")
+                return resolve_one_build(partial(pip.resolve, scratch=scratch), request, self.progress, torch)
+
+        request = _Request(self.folder / f"overlay.{python.tag}.txt", Section("image", "overlay", asked), resolve)
+        return self._ensure_lock(request, f"locking, in the cache, the requirements that {python.path} lacks")
+
+    def system_lock(
+        self, suite: str, packages: Sequence[str], base: str, resolve: Callable[[], tuple[PinnedPackage, ...]]
     ) -> tuple[Path, Section]:
-        section = find_section(committed, wanted)
-        if section:
+        """Return the lock of the Debian packages that an image adds to ``base``."""
+        return self._find(_Request(self._system_file(suite), _system_section(packages, base), resolve))
+
+    def _system_file(self, suite: str) -> Path:
+        return self.folder / f"system.{suite}.txt"
+
+    def pin_system(self, suite: str, packages: Sequence[str], base: str, pins: tuple[PinnedPackage, ...]) -> Path:
+        """Write the pins for ``packages`` on ``base`` to the suite's lock; keep its other sections."""
+        section = replace(_system_section(packages, base), packages=pins)
+        path = self._system_file(suite)
+        lock = read_lock(path)
+        other_sections = [other for other in (lock.sections if lock else ()) if other.name != section.name]
+        return self._write(path, [*other_sections, section])[0]
+
+    def library_locks(self, library: Library, python: Python, apt: Apt | None = None) -> list[tuple[Path, Section]]:
+        """Return the paths and sections of the locks for a library: wheels, Debian packages, or both.
+
+        ``apt`` selects a suite other than this machine's distribution.
+        """
+        wheels = [self._find(self._wheels_request(library, python))] if library.requirements else []
+        return [*wheels, *([self._find(self._debian_request(library, apt))] if library.apt else [])]
+
+    def _image_request(self, image: Image, python: Python) -> _Request:
+        def resolve() -> tuple[PinnedPackage, ...]:
+            check_python(image, python)  # pip can get a source's metadata only with its own Python
+            sources = tuple(build.name for build in image.builds)
+            variables = dict(pair for build in image.builds for pair in build.env)
+            request = ResolveRequest(image.requirements, image.index, sources=sources, env=variables)
+            return resolve_one_build(partial(self._resolve, python=python), request, self.progress)
+
+        section = Section("image", image.name, image_request_text(image))
+        return _Request(self.image_file(image, python), section, resolve)
+
+    def _wheels_request(self, library: Library, python: Python) -> _Request:
+        request = ResolveRequest(library.requirements, dependencies=False)
+        section = Section("library", library.key, request_text(library.requirements))
+        return _Request(self.wheels_file(python), section, lambda: self._resolve(request, python))
+
+    def _debian_request(self, library: Library, apt: Apt | None) -> _Request:
+        section = Section("library", library.key, request_text(library.apt))
+        packages = apt or Apt(self.cache)
+        return _Request(self.debian_file(apt), section, lambda: tuple(map(packages.find, library.apt)))
+
+    def _resolve(self, request: ResolveRequest, python: Python) -> tuple[PinnedPackage, ...]:
+        if not request.requirements:
+            return ()
+        with self.cache.scratch("lock") as scratch:
+            return cached_pip(self.cache, python).resolve(request, scratch)
+
+    def _find(self, request: _Request) -> tuple[Path, Section]:
+        """Return the committed lock of a request, otherwise one in the cache."""
+        committed = request.committed
+        if section := find_section(committed, request.section):
             return committed, section
         why = "does not match matrix.yaml" if committed.exists() else "does not exist"
         message = (
-            f"{wanted.kind} {wanted.name}: {committed.name} {why}; locking it now, in the cache "
+            f"{request.section.kind} {request.section.name}: {committed.name} {why}; locking it now, in the cache "
             "(write it with `envmatrix lock`)"
         )
-        return self._ensure_lock(committed, wanted, make, lambda: progress(message))
+        return self._ensure_lock(request, message)
 
-    def _ensure_lock(
-        self,
-        committed: Path,
-        wanted: Section,
-        make: Callable[[], tuple[PinnedPackage, ...]],
-        tell: Callable[[], None],
-    ) -> tuple[Path, Section]:
-        """Return a lock in the cache, named like the ``committed`` one, and its section; create it if it is absent."""
+    def _ensure_lock(self, request: _Request, message: str) -> tuple[Path, Section]:
+        """Return a lock in the cache, named like the committed one, and its section; create it if it is absent."""
+        wanted = request.section
         digest = json_digest(wanted.kind, wanted.name, wanted.asked)[:12]
-        lock_file = self.cache.root / "locks" / f"{committed.stem}.{digest}.txt"
+        lock_file = self.cache.root / "locks" / f"{request.committed.stem}.{digest}.txt"
         section = find_section(lock_file, wanted)
         if section is None:
-            tell()
-            self.cache.write(lock_file, Lock(lock_file, (replace(wanted, packages=make()),)).text())
+            self.progress(message)
+            self.cache.write(lock_file, Lock(lock_file, (request.pinned(),)).text())
             section = find_section(lock_file, wanted)
         if section is None:
             raise InputError(
@@ -229,92 +207,65 @@ class Locks:
             )
         return lock_file, section
 
-    def _pip(self, image: Image, python: Python, progress: ProgressCallback) -> tuple[PinnedPackage, ...]:
-        check_python(image, python)  # pip can get a source's metadata only with its own Python
-        sources = tuple(build.name for build in image.builds)
-        variables = dict(pair for build in image.builds for pair in build.env)
-        request = ResolveRequest(image.requirements, image.index, sources=sources, env=variables)
-        return resolve_one_build(lambda one: self._resolve(one, python), request, progress)
-
-    def _resolve(self, request: ResolveRequest, python: Python) -> tuple[PinnedPackage, ...]:
-        if not request.requirements:
-            return ()
-        with self.cache.scratch("lock") as scratch:
-            request = replace(request, target=python.target, architecture=python.architecture)
-            return resolve(pip_command(self.cache, python), request, scratch)
-
-    def _wheels(self, library: Library, python: Python) -> tuple[PinnedPackage, ...]:
-        return self._resolve(ResolveRequest(library.requirements, dependencies=False), python)
-
-    def _debs(self, library: Library, suite: Apt | None) -> tuple[PinnedPackage, ...]:
-        apt = suite or Apt(self.cache)
-        return tuple(apt.find(word) for word in library.apt)
-
     def make(
-        self,
-        images: Sequence[Image],
-        libraries: Sequence[Library],
-        progress: ProgressCallback,
-        architecture: str | None = None,
+        self, images: Sequence[Image], libraries: Sequence[Library], architecture: str | None = None
     ) -> list[Path]:
         """Resolve every lock of an architecture (None: this machine's) again; return the files written.
 
         An image keeps its lock, with a message, if its Python is missing here or its packages mix builds of torch.
         So does all of another architecture that cannot be resolved here.
         """
-        wanted = architecture or this_architecture()
-        python = cached_python(self.cache, None).for_architecture(wanted)
-        there = [item for item in libraries if exists_for(item.architectures, wanted)]
-        written = [path for image in images if (path := self._make_image(image, wanted, progress))]
-        file, note = self.wheels_file(python), f"not locked for {wanted}" if python.architecture else ""
-        wheels = [
-            _pinned(
-                _library_section(item, item.requirements), partial(self._wheels, item, python), file, note, progress
-            )
-            for item in there
-            if item.requirements
-        ]
-        written += self._write(file, wheels, progress)
+        architecture = architecture or this_architecture()
+        python = cached_python(self.cache, None).for_architecture(architecture)
+        existing = [library for library in libraries if exists_for(library.architectures, architecture)]
+        written = [path for image in images for path in self._make_image(image, architecture)]
+        wheels = [self._wheels_request(library, python) for library in existing if library.requirements]
+        written += self._make_libraries(wheels, f"not locked for {architecture}" if python.architecture else "")
         if distribution_name() is not None:
-            apt = Apt(self.cache, distribution_name(wanted) or "", architecture=python.architecture)
-            file, note = self.debian_file(apt), "not locked"
-            packages = [
-                _pinned(_library_section(item, item.apt), partial(self._debs, item, apt), file, note, progress)
-                for item in there
-                if item.apt
-            ]
-            written += self._write(file, packages, progress)
+            apt = Apt(self.cache, distribution_name(architecture) or "", architecture=python.architecture)
+            packages = [self._debian_request(library, apt) for library in existing if library.apt]
+            written += self._make_libraries(packages, "not locked")
         return written
 
     def architectures(self) -> list[str]:
         """Return this machine's architecture, then others that the folder has locks of."""
         names = [path.stem for path in self.folder.glob("*.txt")]
-        others = [one for one in PACKAGE_NAMES if any(name.endswith(one) for name in names)]
+        others = [known for known in PACKAGE_NAMES if any(name.endswith(known) for name in names)]
         return list(dict.fromkeys([this_architecture(), *others]))
 
-    def _make_image(self, image: Image, architecture: str, progress: ProgressCallback) -> Path | None:
+    def _make_image(self, image: Image, architecture: str) -> list[Path]:
         if not image.requirements or image.on_host or not exists_for(image.architectures, architecture):
-            return None
+            return []
         elsewhere = architecture != this_architecture()
         tolerated = (SkipEnvironmentError, EngineError) if elsewhere else SkipEnvironmentError
         try:
             python = cached_python(self.cache, image.python).for_architecture(architecture)
             if elsewhere:
                 _check_resolvable_elsewhere(image)
-            section = Section("image", image.name, image_request_text(image), self._pip(image, python, progress))
+            section = self._image_request(image, python).pinned()
         except tolerated as error:
-            progress(f"not locked{f' for {architecture}' if elsewhere else ''}: {image.name}: {error.message}")
-            return None
-        if strangers(section.packages):  # a committed lock must work on every machine
-            progress(f"not locked: {image.name}: its packages are from different builds of torch")
-            return None
-        written_files = self._write(self.image_file(image, python), [section], progress)
-        return written_files[0] if written_files else None
-
-    def _write(self, path: Path, sections: Sequence[Section | None], progress: ProgressCallback) -> list[Path]:
-        existing_sections = tuple(section for section in sections if section)
-        if not existing_sections:
+            self.progress(f"not locked{f' for {architecture}' if elsewhere else ''}: {image.name}: {error.message}")
             return []
-        self.cache.write(path, Lock(path, existing_sections).text())
-        progress(f"wrote {path}")
+        if strangers(section.packages):  # a committed lock must work on every machine
+            self.progress(f"not locked: {image.name}: its packages are from different builds of torch")
+            return []
+        return self._write(self.image_file(image, python), [section])
+
+    def _make_libraries(self, requests: Sequence[_Request], note: str) -> list[Path]:
+        """Resolve the requests of one lock; with a ``note``, one that cannot be resolved keeps its section."""
+        sections = []
+        for request in requests:
+            try:
+                sections.append(request.pinned())
+            except EngineError as error:
+                if not note:
+                    raise
+                self.progress(f"{note}: {request.section.name}: {error.message}")
+                section = find_section(request.committed, request.section)
+                sections += [section] if section else []
+        return self._write(requests[0].committed, sections) if sections else []
+
+    def _write(self, path: Path, sections: Sequence[Section]) -> list[Path]:
+        self.cache.write(path, Lock(path, tuple(sections)).text())
+        self.progress(f"wrote {path}")
         return [path]

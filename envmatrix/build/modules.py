@@ -60,11 +60,9 @@ def load_modules(names: Sequence[str]) -> LoadedModules:
     old_variables, new_variables = _parse_variables(output_before), _parse_variables(output_after)
     loaded = tuple(name for name in new_variables.get("LOADEDMODULES", "").split(":") if name)
     if not result.exit.ok or not loaded:
-        error_lines = [line.strip() for line in result.stderr.splitlines() if line.strip()][
-            :2
-        ]  # the following lines are advice
+        error_lines = [line.strip() for line in result.stderr.splitlines() if line.strip()]
         raise SkipEnvironmentError(
-            f"{subject} cannot be loaded: {' '.join(error_lines) or result.exit}",
+            f"{subject} cannot be loaded: {' '.join(error_lines[:2]) or result.exit}",  # the rest is advice
             remedy="check the name with `module avail`; MODULEPATH lists the folders that are searched",
         )
     return LoadedModules(_changed_variables(old_variables, new_variables), loaded, _digest(new_variables))
@@ -97,12 +95,12 @@ def _parse_variables(printed: str) -> dict[str, str]:
 
 def _changed_variables(old_variables: Mapping[str, str], new_variables: Mapping[str, str]) -> dict[str, str]:
     """Return the changed variables; for lists such as PATH, only the added folders."""
-    changed = {name: value for name, value in new_variables.items() if value != old_variables.get(name)}
-    changed = {
+    own_variables = {
         name: value
-        for name, value in changed.items()
+        for name, value in new_variables.items()
         if name not in _NOT_SET and not name.startswith(_MODULE_VARIABLES)
     }
+    changed = {name: value for name, value in own_variables.items() if value != old_variables.get(name)}
     for name in set(_PATH_LISTS) & set(changed):
         old_folders = old_variables.get(name, "").split(":")
         changed[name] = ":".join(part for part in changed[name].split(":") if part and part not in old_folders)

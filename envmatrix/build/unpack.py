@@ -41,7 +41,7 @@ def unpack_wheel(wheel: Path, folder: Path, wanted: Collection[str]) -> list[str
                 if name is None or member.is_dir() or is_link or member.file_size > _MAX_BYTES:
                     continue
                 names.append(name)
-                if not wanted or any(name == one or _is_part(name, one) for one in wanted):
+                if not wanted or any(name == file or _is_part(name, file) for file in wanted):
                     with archive.open(member) as source:
                         _write_member(source, folder / name)
     except (zipfile.BadZipFile, EOFError) as error:

@@ -1,20 +1,22 @@
-"""Output of ``bench``, ``resume``, ``report`` and ``reproduce``: progress during a run, and its result."""
+"""Output of the commands that measure: progress during a run or a search, and its result."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
 from envmatrix.cli import common
+from envmatrix.cli.grammar import Arguments
 from envmatrix.errors import ExitCode
 from envmatrix.launchers.catalog import DEFAULT
 
 if TYPE_CHECKING:
     from envmatrix.api.result import Result
     from envmatrix.api.runs import Watch
+    from envmatrix.api.tuning.search import TuneResult
     from envmatrix.launchers.base import Ask
+    from envmatrix.search.loop import RunningSearch
     from envmatrix.stats.comparisons.result import Comparison
     from envmatrix.stats.effects import Effect
     from envmatrix.trials.experiment import Experiment
@@ -28,14 +30,20 @@ def progress_watch(*, quiet: bool, show_output: bool = False) -> tuple[Watch, As
     return partial(show_progress, quiet=quiet, show_output=show_output), common.ask if is_interactive else None
 
 
-def run_and_show(experiment: Experiment, arguments: argparse.Namespace, *, is_set_up: bool = False) -> int:
-    """Run the rest of an experiment and print its result."""
+def finish(experiment: Experiment, arguments: Arguments, *, is_set_up: bool = False) -> Result:
+    """Run the rest of an experiment, and print why it ended."""
     from envmatrix.api import runs
 
     watch = progress_watch(quiet=arguments.quiet, show_output=getattr(arguments, "show_output", False))
     price = getattr(arguments, "price", None)
     result = runs.finish_run(experiment, *watch, is_set_up=is_set_up, price_per_h=price)
     common.print_progress(f"{result.name}: {result.why}")
+    return result
+
+
+def run_and_show(experiment: Experiment, arguments: Arguments, *, is_set_up: bool = False) -> int:
+    """Run the rest of an experiment and print its result."""
+    result = finish(experiment, arguments, is_set_up=is_set_up)
     show_result(result, as_json=arguments.json)
     if not arguments.json:
         print_export_lines(experiment, result)
@@ -145,14 +153,40 @@ def gate_advice(result: Result, comparison: Comparison, allowed: float, then: st
 
 def explain_exit(result: Result) -> ExitCode:
     """Print how to continue an unfinished run, and return the exit code."""
-    if result.interrupted:
-        common.print_progress(f"to continue: envmatrix resume {result.name}")
-    elif result.lost:
-        common.print_progress(f"if that was by chance, continue: envmatrix resume {result.name}")
-    elif result.incomplete:
-        common.print_progress(
-            f"{result.incomplete} block(s) are incomplete; to continue: envmatrix resume {result.name}"
-        )
+    if result.interrupted or result.lost or result.incomplete:
+        incomplete = f"{result.incomplete} block(s) are incomplete; to continue"
+        why = "to continue" if result.interrupted else "if that was by chance, continue" if result.lost else incomplete
+        common.print_progress(f"{why}: envmatrix resume {result.name}")
     if (code := result.exit_code) == ExitCode.OTHER_WORK:
         common.print_progress(f"exit code {code:d}: {', '.join(result.other_work)} did other work than the reference")
     return code
+
+
+def run_and_show_search(tuning: RunningSearch, arguments: Arguments, *, is_set_up: bool = False) -> int:
+    """Continue a search and print its result."""
+    from envmatrix.api.tuning import search
+    from envmatrix.search.progress import watch_step
+
+    watch = partial(
+        watch_step,
+        quiet=arguments.quiet,
+        tell=common.print_progress,
+        show_output=getattr(arguments, "show_output", False),
+    )
+    result = search.finish_search(tuning, watch, is_set_up=is_set_up)
+    if result.interrupted:
+        common.print_progress(f"to continue: envmatrix resume {result.name}")
+        return result.exit_code
+    show_search(result, as_json=arguments.json)
+    return result.exit_code
+
+
+def show_search(result: TuneResult, *, as_json: bool) -> None:
+    """Print the result of a search."""
+    if as_json:
+        common.print_json(result.to_json())
+        return
+    common.print_text(str(result))
+    if result.lines:
+        common.print_text(f"\nto use it elsewhere (recipe.sh):\n\n{result.lines}")
+    common.print_text(f"report: {result.folder / 'report.html'}")

@@ -2,62 +2,62 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
-from envmatrix.cli import arguments as shared
-from envmatrix.cli import common
-from envmatrix.cli.grammar import Parser, one_name
+from envmatrix.cli import common, shared_options
+from envmatrix.cli.grammar import Arguments, Parser, declare, one_name
 from envmatrix.errors import InputError
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     action = "add runs, show all of them, or say what they predict for this machine"
-    parser.add_argument("action", choices=("add", "show", "advise"), metavar="add|show|advise", help=action)
-    parser.add_argument("runs", nargs="*", type=one_name, metavar="RUN", help="runs to add (default: the newest)")
-    parser.add_argument("--to", type=Path, metavar="FOLDER", help="the atlas to add to (default: ./atlas)")
-    parser.add_argument("--sign", type=Path, metavar="KEY", help="sign what is added with this SSH key")
-    parser.add_argument("--from", dest="source", type=Path, metavar="FOLDER", help="the one to read (default: ./atlas)")
-    parser.add_argument(
-        "--signers", type=Path, metavar="FILE", help="file of allowed signers (ssh-keygen); leave out files of others"
-    )
-    shared.add_results(parser)
-    shared.add_json(parser)
-    shared.add_output(parser, "FILE", "show it as an HTML page instead")
+    declare(parser, "action", "add|show|advise", action, choices=("add", "show", "advise"))
+    declare(parser, "runs", "RUN", "runs to add (default: the newest)", one_name, nargs="*")
+    declare(parser, "--to", "FOLDER", "the atlas to add to (default: ./atlas)", Path)
+    declare(parser, "--sign", "KEY", "sign what is added with this SSH key", Path)
+    declare(parser, "--from", "FOLDER", "the one to read (default: ./atlas)", Path, dest="source")
+    declare(parser, "--signers", "FILE", "file of allowed signers (ssh-keygen); leave out files of others", Path)
+    shared_options.add(parser, "--results", "--json")
+    shared_options.add_output(parser, "FILE", "show it as an HTML page instead")
     parser.examples(
         "envmatrix atlas add reference-default --to atlas", "envmatrix atlas show --from atlas --output atlas.html"
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: Arguments) -> None:
     """Add runs to an atlas, show what its runs have in common, or predict from them."""
     folder = arguments.to or arguments.source or Path("atlas")
     if arguments.action == "add":
         if arguments.source or arguments.signers or arguments.output:
             what = "--from, --signers and --output are for `show`"
             raise InputError(what, remedy=f"envmatrix atlas add RUN --to {folder}")
-        return _add(arguments, folder)
-    if arguments.runs or arguments.to or arguments.sign:
+        _add(arguments, folder)
+    elif arguments.runs or arguments.to or arguments.sign:
         raise InputError("RUN, --to and --sign are for `add`", remedy=f"envmatrix atlas show --from {folder}")
-    return _show(arguments, folder) if arguments.action == "show" else _advise(arguments, folder)
+    elif arguments.action == "show":
+        _show(arguments, folder)
+    else:
+        _advise(arguments, folder)
 
 
-def _add(arguments: argparse.Namespace, folder: Path) -> int:
+def _add(arguments: Arguments, folder: Path) -> None:
     from envmatrix.api.atlas import add_to_atlas
     from envmatrix.results.atlas import signature_file
 
     added = add_to_atlas(arguments.runs, folder, results=arguments.results, key=arguments.sign)
-    lines = [(str(file), is_new, signature_file(file).exists()) for file, is_new in added]
-    if arguments.json:
-        common.print_json([{"file": file, "new": is_new, "signed": signed} for file, is_new, signed in lines])
-        return 0
-    for file, is_new, signed in lines:
-        common.print_text(f"{file}: {'added' if is_new else 'already there'}{', signed' if signed else ''}")
-    return 0
+    entries = [(str(file), is_new, signature_file(file).exists()) for file, is_new in added]
+    common.print_answer(
+        arguments,
+        [{"file": file, "new": is_new, "signed": signed} for file, is_new, signed in entries],
+        "\n".join(
+            f"{file}: {'added' if is_new else 'already there'}{', signed' if signed else ''}"
+            for file, is_new, signed in entries
+        ),
+    )
 
 
-def _show(arguments: argparse.Namespace, folder: Path) -> int:
+def _show(arguments: Arguments, folder: Path) -> None:
     from envmatrix.api.atlas import read_atlas_folder
     from envmatrix.report.formats.atlas_page import to_html
     from envmatrix.report.tables.atlas import print_atlas
@@ -70,12 +70,11 @@ def _show(arguments: argparse.Namespace, folder: Path) -> int:
         common.print_json(atlas.to_json())
     else:
         print_atlas(atlas, common.console())
-    return 0
 
 
-def _advise(arguments: argparse.Namespace, folder: Path) -> int:
+def _advise(arguments: Arguments, folder: Path) -> None:
     from envmatrix.api.atlas import advise
-    from envmatrix.report.tables.advice import print_advice
+    from envmatrix.report.tables.atlas import print_advice
 
     if arguments.output:
         raise InputError("--output is for `show`", remedy=f"envmatrix atlas advise --from {folder} --json")
@@ -84,4 +83,3 @@ def _advise(arguments: argparse.Namespace, folder: Path) -> int:
         common.print_json(advice.to_json())
     else:
         print_advice(advice, common.console())
-    return 0

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envmatrix.cli import answer, common, launching
-from envmatrix.cli import arguments as shared
-from envmatrix.cli.grammar import Parser, name_list
+from envmatrix.cli import answer, common, launching, shared_options
+from envmatrix.cli.grammar import Arguments, Parser, declare, declare_flag, name_list
 from envmatrix.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
@@ -34,29 +31,19 @@ _HYPERFINE_OPTIONS = {
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    shared.add_design(parser)
-    parser.add_argument(
-        "--bisect",
-        nargs=2,
-        metavar=("ENV", "OTHER"),
-        help="change what differs between two environments one by one, and print the effect of each change",
-    )
-    parser.add_argument("--name", metavar="NAME", help="name of the run (default: design and time)")
-    shared.add_results(parser)
-    parser.add_argument(
-        "--host-names", action="store_true", help="record real host names (default: node-1, node-2, ...)"
-    )
-    shared.add_price(parser)
+    shared_options.add_design(parser)
+    text = "change what differs between two environments one by one, and print the effect of each change"
+    declare(parser, "--bisect", ("ENV", "OTHER"), text, nargs=2)
+    declare(parser, "--name", "NAME", "name of the run (default: design and time)")
+    shared_options.add(parser, "--results")
+    declare_flag(parser, "--host-names", "record real host names (default: node-1, node-2, ...)")
+    shared_options.add(parser, "--price")
     launching.add_launcher(parser)
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="with a launcher that submits scripts: print the first script, submit nothing",
-    )
-    shared.add_display_options(parser)
+    declare_flag(parser, "--dry-run", "with a launcher that submits scripts: print the first script, submit nothing")
+    shared_options.add(parser, "--json", "--quiet")
     _add_program(parser)
     parser.set_defaults(design=None)
-    parser.declare_foreign_options(_HYPERFINE_OPTIONS)
+    parser.declare_remedies(_HYPERFINE_OPTIONS)
     parser.examples(
         "envmatrix bench -- python train.py --epochs 1",
         "envmatrix bench --environments tcmalloc,intel-omp --engine docker --name containers",
@@ -72,40 +59,24 @@ def _add_program(parser: Parser) -> None:
     parser.accept_command(
         "your own program (no config file needed): run it once, then compare environments for it", instead=True
     )
-    group = shared.add_program(parser)
-    group.add_argument(
-        "-L",
-        "--parameter-list",
-        nargs=2,
-        action="append",
-        metavar=("NAME", "A,B"),
-        help="run once for each value of {NAME}",
+    group = shared_options.add_program(parser)
+    declare(
+        group, "-L --parameter-list", ("NAME", "A,B"), "run once for each value of {NAME}", nargs=2, action="append"
     )
-    group.add_argument(
-        "-r",
-        "--requirements",
-        type=Path,
-        action="append",
-        metavar="FILE",
-        help="install these requirements on top of its Python, in a venv (requirements.txt, pyproject.toml)",
+    text = "install these requirements on top of its Python, in a venv (requirements.txt, pyproject.toml)"
+    declare(group, "-r --requirements", "FILE", text, Path, action="append")
+    shared_options.add(group, "--atlas")
+    declare(
+        group, "--save", "FILE", "write the matrix (default: ./matrix.yaml)", Path, nargs="?", const=Path("matrix.yaml")
     )
-    shared.add_atlas(group)
-    group.add_argument(
-        "--save",
-        nargs="?",
-        type=Path,
-        const=Path("matrix.yaml"),
-        metavar="FILE",
-        help="write the matrix (default: ./matrix.yaml)",
-    )
-    parser.add_argument("--show-output", action="store_true", help="print the output of each trial")
+    shared_options.add(parser, "--show-output")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: Arguments) -> int:
     """Prepare, run and report one design, or a program."""
     if arguments.command:
         return _run_program(arguments)
-    shared.refuse_program_options(arguments, "bench", "atlas")
+    shared_options.refuse_program_options(arguments, "bench", "atlas")
     if arguments.design is None and arguments.matrix is None and not Path("matrix.yaml").exists():
         raise InputError(
             "no program given, and no matrix.yaml in this folder",
@@ -122,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
     return _run_design(arguments)
 
 
-def _run_program(arguments: argparse.Namespace) -> int:
+def _run_program(arguments: Arguments) -> int:
     """Run a program once, generate a matrix for it, and run that."""
     from envmatrix.api import runs
     from envmatrix.api.known_order import read_order_atlas
@@ -130,12 +101,12 @@ def _run_program(arguments: argparse.Namespace) -> int:
 
     _check_program(arguments)
     request = replace(
-        shared.read_program(arguments, arguments.engine or ()),
+        shared_options.read_program(arguments, arguments.engines or ()),
         parameters=tuple((name, tuple(name_list(values))) for name, values in arguments.parameter_list or ()),
         requirements=tuple(arguments.requirements or ()),
         atlas=read_order_atlas(arguments.atlas, common.print_progress),
     )
-    overrides, file = shared.read_overrides(arguments), arguments.save or Path("matrix.yaml")
+    overrides, file = shared_options.read_overrides(arguments), arguments.save or Path("matrix.yaml")
     show = common.print_progress if arguments.show_output else lambda _: None
     progress = common.print_progress
     generated = bench.make_matrix(request, overrides, file, progress, show)
@@ -146,25 +117,18 @@ def _run_program(arguments: argparse.Namespace) -> int:
             bench.write_new_file(file, generated.text)
             matrix_option = "" if file == Path("matrix.yaml") else f" --matrix {shlex.quote(str(file))}"
             progress(f"wrote {file}: to run it again, `envmatrix bench{matrix_option}`")
-        experiment = runs.begin_run(
-            "default",
-            overrides,
-            matrix=generated.matrix,
-            results=arguments.results,
-            name=arguments.name or generated.name,
-            command=tuple(sys.argv[1:]),
-            host_names=arguments.host_names,
-            launcher=request.place.launcher,
-            launcher_options=request.place.launcher_options,
-            progress=progress,
+        options = request.place.launcher_options
+        new_run = shared_options.read_new_run(
+            arguments, name=arguments.name or generated.name, launcher_options=options
         )
+        experiment = runs.begin_run("default", overrides, new_run, matrix=generated.matrix)
     code = answer.run_and_show(experiment, arguments, is_set_up=True)
     if generated.more and code == ExitCode.FINE:
         progress(generated.more)
     return code
 
 
-def _check_program(arguments: argparse.Namespace) -> None:
+def _check_program(arguments: Arguments) -> None:
     """Refuse options of a design with a program, before anything runs."""
     conflicting = {
         f"DESIGN ({arguments.design})": arguments.design,
@@ -173,7 +137,7 @@ def _check_program(arguments: argparse.Namespace) -> None:
         "--bisect": arguments.bisect,
         "--dry-run": arguments.dry_run,
     }
-    shared.refuse_design_options(conflicting, "write that matrix with --save, edit it, then run it")
+    shared_options.refuse_design_options(conflicting, "write that matrix with --save, edit it, then run it")
     numeric_file = next((str(file) for file in arguments.requirements or () if str(file).isdigit()), None)
     if numeric_file:
         raise InputError(
@@ -185,7 +149,7 @@ def _check_program(arguments: argparse.Namespace) -> None:
         raise InputError(f"{arguments.save} already exists", remedy="pass another file: --save FILE")
 
 
-def _run_design(arguments: argparse.Namespace) -> int:
+def _run_design(arguments: Arguments) -> int:
     from envmatrix.api import plans, runs
 
     if arguments.bisect and arguments.environments:
@@ -196,19 +160,8 @@ def _run_design(arguments: argparse.Namespace) -> int:
         first, last = arguments.bisect
         matrix = plans.bisected_matrix(arguments.design, first, last, arguments.matrix, common.print_progress)
     scripts = runs.script_preview(arguments.launcher) if arguments.dry_run else None
-    experiment = runs.begin_run(
-        arguments.design,
-        shared.read_overrides(arguments),
-        engines=arguments.engine or (),
-        matrix=matrix,
-        results=arguments.results,
-        name=arguments.name,
-        launcher=arguments.launcher,
-        launcher_options=launching.read_launcher_options(arguments),
-        command=tuple(sys.argv[1:]),
-        host_names=arguments.host_names,
-        progress=common.print_progress,
-    )
+    overrides, new_run = shared_options.read_overrides(arguments), shared_options.read_new_run(arguments)
+    experiment = common.call(runs.begin_run, arguments, overrides=overrides, new_run=new_run, matrix=matrix)
     if scripts:
         common.print_text("\n".join(scripts(experiment)))
         return 0

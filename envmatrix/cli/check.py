@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
-
-from envmatrix.cli import arguments as shared
-from envmatrix.cli import common
-from envmatrix.cli.grammar import Parser
-from envmatrix.errors import InputError
+from envmatrix.cli import common, shared_options
+from envmatrix.cli.grammar import Arguments, Parser
+from envmatrix.errors import ExitCode, InputError
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    shared.add_matrix(parser)
-    shared.add_json(parser)
+    shared_options.add(parser, "--matrix", "--json")
     parser.examples("envmatrix check", "envmatrix check --matrix cluster/matrix.yaml --json")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: Arguments) -> int:
     """Load the matrix and resolve everything in it, as a run does."""
     from envmatrix.api.plans import check_matrix
     from envmatrix.matrix.parse import MatrixError
@@ -35,13 +31,11 @@ def run(arguments: argparse.Namespace) -> int:
     for doubt in unread_variables if not arguments.json else ():
         common.print_progress(f"warning: {doubt}")
     counts = {key: len(getattr(matrix, key)) for key in ("factors", "environments", "workloads", "designs")}
-    if arguments.json:
-        warnings = [_mistake_json(doubt.as_mistake) for doubt in unread_variables]
-        common.print_json({"ok": True, "matrix": matrix.path, "digest": matrix.digest, **counts, "warnings": warnings})
-    else:
-        listed = ", ".join(f"{number} {key if number != 1 else key[:-1]}" for key, number in counts.items())
-        common.print_text(f"{matrix.path} is valid: {listed}")
-    return 0
+    listed = ", ".join(f"{number} {key if number != 1 else key[:-1]}" for key, number in counts.items())
+    warnings = [_mistake_json(doubt.as_mistake) for doubt in unread_variables]
+    document = {"ok": True, "matrix": matrix.path, "digest": matrix.digest, **counts, "warnings": warnings}
+    common.print_answer(arguments, document, f"{matrix.path} is valid: {listed}")
+    return ExitCode.FINE
 
 
 def _mistake_json(error: InputError) -> dict[str, object]:

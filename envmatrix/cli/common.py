@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from envmatrix.errors import InputError
 
 _PIPE_WIDTH = 140
+Answer = TypeVar("Answer")
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rich.console import Console
+
+    from envmatrix.cli.grammar import Arguments
 
 
 def print_json(body: object) -> None:
@@ -26,18 +31,21 @@ def print_text(text: str) -> None:
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
 
 
+def print_answer(arguments: Arguments, document: object, text: str) -> None:
+    """Print the JSON document if --json was given, otherwise the text."""
+    if arguments.json:
+        print_json(document)
+    elif text:
+        print_text(text)
+
+
 def write_or_print(text: str | bytes, output: Path | None) -> None:
     """Write text or bytes to a file, completely or not at all; print them without a file."""
-    if output is None:
-        _print(text)
-    else:
+    if output is not None:
         from envmatrix.results import write_named
 
         write_named(output, text if isinstance(text, bytes) or text.endswith("\n") else text + "\n")
-
-
-def _print(text: str | bytes) -> None:
-    if isinstance(text, str):
+    elif isinstance(text, str):
         print_text(text)
     elif sys.stdout.isatty():
         raise InputError("this format is binary and not for a terminal", remedy="--output FILE")
@@ -65,3 +73,25 @@ def ask(question: str) -> bool:
         return input().strip().lower() in ("y", "yes")
     except (EOFError, KeyboardInterrupt):
         return False
+
+
+def call(function: Callable[..., Answer], arguments: Arguments, **more: Any) -> Answer:
+    """Call a function of the API with the arguments and options of the same names, and with ``more``.
+
+    It also gets the command line, the options of the launcher and the progress display, if it takes them. An option
+    that was not given (None) leaves the function's default.
+    """
+    from envmatrix.cli.launching import read_launcher_options
+
+    values = {
+        **vars(arguments),
+        "command": tuple(sys.argv[1:]),
+        "progress": print_progress,
+        "launcher_options": read_launcher_options(arguments),
+        **more,
+    }
+    named = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name in values and (values[name] is not None or parameter.default is parameter.empty):
+            named[name] = values[name]
+    return function(**named)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from typing import TYPE_CHECKING
 
-from envmatrix.cli import answer, common, launching
-from envmatrix.cli import arguments as shared
-from envmatrix.cli.grammar import Parser, duration, nonempty_path, one_name, tolerance, whole_number
+from envmatrix.cli import answer, common, launching, shared_options
+from envmatrix.cli.grammar import (
+    Arguments,
+    Parser,
+    declare,
+    declare_flag,
+    duration,
+    nonempty_path,
+    one_name,
+    tolerance,
+    whole_number,
+)
 from envmatrix.errors import ExitCode, InputError, first_code
 from envmatrix.launchers.catalog import DEFAULT
 
@@ -19,29 +26,20 @@ if TYPE_CHECKING:
 #: The most differences that are printed for each effect.
 _MOST_DIFFERENCES = 8
 #: Options that need --rerun.
-_RERUN_OPTIONS = ("design", "workloads", "engine", "budget", "max_blocks", "name")
+_RERUN_OPTIONS = ("design", "workloads", "engines", "budget", "max_blocks", "name")
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument("old", type=one_name, metavar="RUN", help="the run, or the older of two runs")
-    parser.add_argument("new", nargs="?", type=one_name, metavar="NEWER", help="the newer run")
+    declare(parser, "old", "RUN", "the run, or the older of two runs", one_name)
+    declare(parser, "new", "NEWER", "the newer run", one_name, nargs="?")
     parser.add_list("--environments", "ENV", "OLD,NEW within one run; for two runs: only these")
-    parser.add_argument(
-        "--fail-slower",
-        type=tolerance,
-        metavar="PERCENT",
-        help="exit code 5 if it is surely slower by more than this (0: by anything)",
-    )
-    parser.add_argument(
-        "--fail-undecided", action="store_true", help="with --fail-slower: exit code 6 if there are too few data to say"
-    )
-    parser.add_argument(
-        "--junit", type=nonempty_path, metavar="FILE", help="write the answers as JUnit tests, for a CI server"
-    )
-    parser.add_argument("--anyway", action="store_true", help="compare runs that are not comparable, with a warning")
-    shared.add_results(parser)
-    shared.add_display_options(parser)
+    text = "exit code 5 if it is surely slower by more than this (0: by anything)"
+    declare(parser, "--fail-slower", "PERCENT", text, tolerance)
+    declare_flag(parser, "--fail-undecided", "with --fail-slower: exit code 6 if there are too few data to say")
+    declare(parser, "--junit", "FILE", "write the answers as JUnit tests, for a CI server", nonempty_path)
+    declare_flag(parser, "--anyway", "compare runs that are not comparable, with a warning")
+    shared_options.add(parser, "--results", "--json", "--quiet")
     _add_rerun(parser)
     parser.examples(
         "envmatrix compare reference-default --environments baseline,tcmalloc",
@@ -54,24 +52,19 @@ def add_arguments(parser: Parser) -> None:
 
 
 def _add_rerun(parser: Parser) -> None:
-    parser.add_argument(
-        "--rerun",
-        action="store_true",
-        help="measure both again, in the same blocks; each is a matrix, a folder with a matrix.yaml, or a run",
-    )
+    text = "measure both again, in the same blocks; each is a matrix, a folder with a matrix.yaml, or a run"
+    declare_flag(parser, "--rerun", text)
     group = parser.add_argument_group("with --rerun")
-    group.add_argument(
-        "--design", type=one_name, metavar="DESIGN", help="the design of the newer one (default: default)"
-    )
+    declare(group, "--design", "DESIGN", "the design of the newer one (default: default)", one_name)
     parser.add_list("--workloads", "NAME", "only these: a,b, or repeat the option", target=group)
-    parser.add_list("--engine", "NAME", "the engines (default: the design's)", target=group, spaced=False)
-    group.add_argument("--budget", type=duration, metavar="TIME", help="stop after this time, such as 90s, 10m or 2h")
-    group.add_argument("--max-blocks", type=whole_number(1), metavar="N", help="stop after this many blocks")
-    group.add_argument("--name", metavar="NAME", help="name of the run (default: design and time)")
+    parser.add_list("--engine", "NAME", "the engines (default: the design's)", target=group, dest="engines")
+    declare(group, "--budget", "TIME", "stop after this time, such as 90s, 10m or 2h", duration)
+    declare(group, "--max-blocks", "N", "stop after this many blocks", whole_number(1))
+    declare(group, "--name", "NAME", "name of the run (default: design and time)")
     launching.add_launcher(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: Arguments) -> int:
     """Compare two environments of one run, two runs, or two matrices in one new run."""
     _check_options(arguments)
     if arguments.rerun:
@@ -80,20 +73,13 @@ def run(arguments: argparse.Namespace) -> int:
     from envmatrix.api.result import Result as Stored
     from envmatrix.api.runs import find_run_to_read
 
-    comparison = compare(
-        arguments.old,
-        arguments.new,
-        environments=arguments.environments,
-        allowed=arguments.fail_slower or 0.0,
-        anyway=arguments.anyway,
-        results=arguments.results,
-    )
+    comparison = common.call(compare, arguments, allowed=arguments.fail_slower or 0.0)
     if arguments.new is not None:
         return _report_comparison(comparison, arguments)
     return _report_comparison(comparison, arguments, Stored.of(find_run_to_read(arguments.old, arguments.results)))
 
 
-def _check_options(arguments: argparse.Namespace) -> None:
+def _check_options(arguments: Arguments) -> None:
     if arguments.fail_undecided and arguments.fail_slower is None:
         raise InputError("--fail-undecided works only with --fail-slower", remedy="add --fail-slower 3%")
     if arguments.junit and not arguments.junit.parent.is_dir():
@@ -111,31 +97,13 @@ def _check_options(arguments: argparse.Namespace) -> None:
         raise InputError("--anyway is for stored runs: with --rerun, both sides must do the same work")
 
 
-def _rerun(arguments: argparse.Namespace) -> int:
+def _rerun(arguments: Arguments) -> int:
     """Measure both sides in one run and compare them; if interrupted, print how to continue."""
-    from envmatrix.api import reruns, runs
-    from envmatrix.trials.overrides import Overrides
+    from envmatrix.api import reruns
 
-    experiment = reruns.begin_rerun(
-        arguments.old,
-        arguments.new,
-        arguments.design,
-        Overrides(
-            budget=arguments.budget,
-            max_blocks=arguments.max_blocks,
-            workloads=arguments.workloads,
-            environments=arguments.environments,
-        ),
-        engines=arguments.engine or (),
-        results=arguments.results,
-        name=arguments.name,
-        launcher=arguments.launcher,
-        launcher_options=launching.read_launcher_options(arguments),
-        command=tuple(sys.argv[1:]),
-        progress=common.print_progress,
-    )
-    result = runs.finish_run(experiment, *answer.progress_watch(quiet=arguments.quiet))
-    common.print_progress(f"{result.name}: {result.why}")
+    overrides, new_run = shared_options.read_overrides(arguments), shared_options.read_new_run(arguments)
+    experiment = common.call(reruns.begin_rerun, arguments, overrides=overrides, new_run=new_run)
+    result = answer.finish(experiment, arguments)
     code = answer.explain_exit(result)
     if code == ExitCode.INTERRUPTED:
         common.print_progress(f"then: envmatrix compare {result.name}{_gate_options(arguments)}")
@@ -146,7 +114,7 @@ def _rerun(arguments: argparse.Namespace) -> int:
 
 
 def _report_comparison(
-    comparison: Comparison, arguments: argparse.Namespace, result: Result | None = None, code: ExitCode = ExitCode.FINE
+    comparison: Comparison, arguments: Arguments, result: Result | None = None, code: ExitCode = ExitCode.FINE
 ) -> ExitCode:
     """Print a comparison and return the exit code: the first of the gate's and ``code``.
 
@@ -168,7 +136,7 @@ def _report_comparison(
     return code
 
 
-def _print_gate_advice(result: Result, comparison: Comparison, arguments: argparse.Namespace) -> None:
+def _print_gate_advice(result: Result, comparison: Comparison, arguments: Arguments) -> None:
     """Print the commands that let the gate decide."""
     environment_names = arguments.environments if arguments.environments and not arguments.rerun else ()
     environments_option = f" --environments {','.join(environment_names)}" if environment_names else ""
@@ -178,7 +146,7 @@ def _print_gate_advice(result: Result, comparison: Comparison, arguments: argpar
         common.print_progress(line)
 
 
-def _gate_options(arguments: argparse.Namespace) -> str:
+def _gate_options(arguments: Arguments) -> str:
     """Return the gate's options as given."""
     if arguments.fail_slower is None:
         return ""
@@ -206,7 +174,7 @@ def _rank(path: str) -> int:
     return next((place for place, kind in enumerate(kinds) if path.startswith(kind)), len(kinds))
 
 
-def _print_differences(comparison: Comparison, arguments: argparse.Namespace, result: Result | None) -> None:
+def _print_differences(comparison: Comparison, arguments: Arguments, result: Result | None) -> None:
     """Print what the process read back differently on both sides of each effect."""
     from envmatrix.api.differences import recorded_differences
     from envmatrix.system.printable import printable_line

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from envmatrix.cli import common
-from envmatrix.cli.grammar import Parser
+from envmatrix.cli.grammar import Parser, declare
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=f"the shell: {', '.join(SHELLS)}")
+    declare(parser, "shell", "SHELL", f"the shell: {', '.join(SHELLS)}", choices=SHELLS)
     parser.examples('eval "$(envmatrix completion bash)"', "envmatrix completion fish | source")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     """Print the completion script; `eval "$(envmatrix completion bash)"` activates it."""
     import shtab
 
@@ -27,7 +27,6 @@ def run(arguments: argparse.Namespace) -> int:
         if action.type is Path:
             action.complete = shtab.DIR if action.metavar == "DIR" else shtab.FILE  # type: ignore[attr-defined]
     common.print_text(shtab.complete(parser, arguments.shell))
-    return 0
 
 
 def _all_actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
 from envmatrix.cli import common
-from envmatrix.cli.grammar import Parser
+from envmatrix.cli.grammar import Arguments, Parser, declare
 from envmatrix.errors import InputError, suggestion
 from envmatrix.system import project, topics
 
@@ -18,20 +17,15 @@ _ALL = "`envmatrix docs` lists all pages and words"
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument(
-        "page",
-        nargs="*",
-        metavar="PAGE|WORD",
-        help="a page such as matrix, a word of a report such as short-run, or a term such as block (default: list all)",
-    )
+    text = "a page such as matrix, a word of a report such as short-run, or a term such as block (default: list all)"
+    declare(parser, "page", "PAGE|WORD", text, nargs="*")
     parser.examples("envmatrix docs control-off-1.0", "envmatrix docs steady state")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: Arguments) -> None:
     """Print a page, the meaning of a word, or the list of both, all from installed files."""
     pages = project.documentation_pages()
     common.print_text(_found(" ".join(arguments.page), pages) if arguments.page else _page_list(pages))
-    return 0
 
 
 def _found(asked: str, pages: Mapping[str, Path]) -> str:

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import asdict
 
-from envmatrix.cli import arguments as shared
-from envmatrix.cli import common
-from envmatrix.cli.grammar import Parser
+from envmatrix.cli import common, shared_options
+from envmatrix.cli.grammar import Arguments, Parser
 
 _SIGNS = {"good": "ok  ", "note": "note", "bad": "BAD "}
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    shared.add_json(parser)
+    shared_options.add(parser, "--json")
     parser.examples("envmatrix doctor", "envmatrix doctor --json")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: Arguments) -> None:
     """Print the findings; a bad one does not change the exit code."""
     from envmatrix.launchers.doctor_checks import examine
 
     findings = examine()
-    if arguments.json:
-        common.print_json([asdict(finding) for finding in findings])
-        return 0
-    for finding in findings:
-        common.print_text(f"{_SIGNS[finding.state]} {finding.subject}: {finding.found}")
-        if finding.remedy:
-            common.print_text(f"     -> {finding.remedy}")
-    return 0
+    lines = (
+        f"{_SIGNS[finding.state]} {finding.subject}: {finding.found}"
+        + (f"\n     -> {finding.remedy}" if finding.remedy else "")
+        for finding in findings
+    )
+    common.print_answer(arguments, [asdict(finding) for finding in findings], "\n".join(lines))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from envmatrix.cli import arguments as shared
-from envmatrix.cli import common
-from envmatrix.cli.grammar import Parser
+from envmatrix.cli import common, shared_options
+from envmatrix.cli.grammar import Arguments, Parser, declare_flag
 from envmatrix.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -21,10 +19,10 @@ _PARTS_OF_WORK = ("inductor", "parallel")
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    shared.add_chosen(parser)
-    shared.add_process_place(parser)
-    parser.add_argument("--all", action="store_true", help="print all evidence below the checks")
-    shared.add_json(parser)
+    shared_options.add_chosen(parser)
+    shared_options.add_process_place(parser)
+    declare_flag(parser, "--all", "print all evidence below the checks")
+    shared_options.add(parser, "--json")
     parser.accept_command("your own program, whose evidence you want (default: a process that does nothing else)")
     parser.examples(
         "envmatrix evidence tcmalloc --engine docker --json",
@@ -32,25 +30,22 @@ def add_arguments(parser: Parser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: Arguments) -> int:
     """Start a process or your program in the environment, print its evidence, and compare it with the checks."""
     from envmatrix.evidence import checks
     from envmatrix.evidence.record import read_evidence
     from envmatrix.trials.environment_shell import EVIDENCE_LIMIT_S, PROGRAM_LIMIT_S
 
     command = tuple(arguments.command)
-    ended = shared.run_elsewhere(arguments, PROGRAM_LIMIT_S if command else EVIDENCE_LIMIT_S)
-    session = ended.session if ended else shared.open_chosen_environment(arguments)
+    ended = shared_options.run_elsewhere(arguments, PROGRAM_LIMIT_S if command else EVIDENCE_LIMIT_S)
+    session = ended.session if ended else shared_options.open_chosen_environment(arguments)
     evidence = ended.evidence() if ended else session.evidence(command)
     claims, observed = session.environment.claims, read_evidence(evidence)
     contradictions = checks.contradictions((claim for claim in claims if not _needs_work(claim, observed)), observed)
-    if arguments.json:
-        common.print_json(
-            {"environment": arguments.environment, "evidence": evidence, "contradictions": contradictions}
-        )
-    else:
-        common.print_text("\n".join(_check_lines(arguments.environment, claims, observed)))
-        common.print_text("\n".join(["", *_lines(evidence)]) if arguments.all else "all evidence: add --all")
+    lines = [*_check_lines(arguments.environment, claims, observed)]
+    lines += ["", *_lines(evidence)] if arguments.all else ["all evidence: add --all"]
+    document = {"environment": arguments.environment, "evidence": evidence, "contradictions": contradictions}
+    common.print_answer(arguments, document, "\n".join(lines))
     return ExitCode.SOME_FAILED if contradictions else ExitCode.FINE
 
 

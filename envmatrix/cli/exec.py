@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 
-from envmatrix.cli import arguments as shared
-from envmatrix.cli import common
-from envmatrix.cli.grammar import Parser, duration
+from envmatrix.cli import common, shared_options
+from envmatrix.cli.grammar import Arguments, Parser, declare, duration
 from envmatrix.errors import InputError
 
 #: Same as timeout(1).
@@ -16,15 +14,9 @@ _TIMEOUT_EXIT_CODE = 124
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    shared.add_chosen(parser)
-    shared.add_process_place(parser)
-    parser.add_argument(
-        "--limit",
-        type=duration,
-        default=86400.0,
-        metavar="TIME",
-        help="stop it after this time, such as 10m (default: 24h)",
-    )
+    shared_options.add_chosen(parser)
+    shared_options.add_process_place(parser)
+    declare(parser, "--limit", "TIME", "stop it after this time, such as 10m (default: 24h)", duration, default=86400.0)
     parser.accept_command(
         "the command to run; it gets this terminal's input and output (in Docker and Podman: no input; with "
         "--launcher: its output is printed when it ends)"
@@ -35,12 +27,12 @@ def add_arguments(parser: Parser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: Arguments) -> int:
     """Run the command in the environment and return its exit status."""
     command = tuple(arguments.command)
     if not command:
         raise InputError("no command", remedy=f"envmatrix exec {arguments.environment} -- python train.py")
-    ended = shared.run_elsewhere(arguments, arguments.limit, in_own_folder=True)
+    ended = shared_options.run_elsewhere(arguments, arguments.limit, in_own_folder=True)
     if ended:
         sys.stdout.write(ended.output)
         if ended.trial.outcome == "timed_out":
@@ -49,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         if ended.exit_code is None:
             raise ended.error()
         return ended.exit_code
-    session = shared.open_chosen_environment(arguments)
+    session = shared_options.open_chosen_environment(arguments)
     exit_status = session.execute(command, arguments.limit)
     if exit_status.timed_out:
         common.print_progress(f"envmatrix: {exit_status}")

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
-
-from envmatrix.cli import answer, common
-from envmatrix.cli import arguments as shared
-from envmatrix.cli.grammar import Parser, one_name, whole_number
-from envmatrix.errors import InputError
+from envmatrix.cli import answer, common, shared_options
+from envmatrix.cli.grammar import Arguments, Parser, declare, declare_flag, duration, one_name, whole_number
+from envmatrix.errors import ExitCode, InputError
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    shared.add_run(parser)
-    parser.add_argument(
-        "environment", nargs="?", type=one_name, metavar="ENV", help="one environment (default: all that differ)"
-    )
-    shared.add_results(parser)
-    shared.add_display_options(parser)
-    parser.add_argument(
-        "--confirm",
-        action="store_true",
-        help="measure again, next to environments that change only a named cause: do they gain or lose as much?",
-    )
-    shared.add_budget(parser, "with --confirm: stop after this time, such as 90s, 10m or 2h (default: the run's)")
-    parser.add_argument(
-        "--max-blocks", type=whole_number(1), metavar="N", help="with --confirm: stop after this many blocks"
-    )
+    shared_options.add(parser, "run")
+    declare(parser, "environment", "ENV", "one environment (default: all that differ)", one_name, nargs="?")
+    shared_options.add(parser, "--results", "--json", "--quiet")
+    text = "measure again, next to environments that change only a named cause: do they gain or lose as much?"
+    declare_flag(parser, "--confirm", text)
+    text = "with --confirm: stop after this time, such as 90s, 10m or 2h (default: the run's)"
+    declare(parser, "--budget", "TIME", text, duration)
+    declare(parser, "--max-blocks", "N", "with --confirm: stop after this many blocks", whole_number(1))
     parser.examples(
         "envmatrix explain",
         "envmatrix explain my-run tcmalloc --confirm --budget 10m",
@@ -35,7 +24,7 @@ def add_arguments(parser: Parser) -> None:
     parser.exit_codes("0; with --confirm those of bench for the new run")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: Arguments) -> int:
     """Print the parts of each difference, their causes, and what is unknown."""
     from envmatrix.api.answers import explain
     from envmatrix.report.explanation import OF_PROCESS, are_of_process, tree_of
@@ -45,42 +34,30 @@ def run(arguments: argparse.Namespace) -> int:
         return _confirm(arguments)
     if arguments.budget is not None or arguments.max_blocks is not None:
         raise InputError("--budget and --max-blocks are for the measurement of --confirm", remedy="add --confirm")
-    found, silent = explain(arguments.run_name, arguments.environment, results=arguments.results)
-    if arguments.json:
-        common.print_json({"why": [to_json(one) for one in found], "not_explained": silent})
-        return 0
-    if are_of_process(found):
-        common.print_text(OF_PROCESS)
-    for one in found:
-        common.print_text("\n".join(f"{'  ' * depth}{text}" for depth, text in tree_of(one)))
-    for name, reason in silent.items():
-        common.print_text(f"{name}: {reason}")
-    return 0
+    explanations, silent = common.call(explain, arguments)
+    lines = [OF_PROCESS] if are_of_process(explanations) else []
+    lines += [f"{'  ' * depth}{text}" for explanation in explanations for depth, text in tree_of(explanation)]
+    lines += [f"{name}: {reason}" for name, reason in silent.items()]
+    document = {"why": [to_json(explanation) for explanation in explanations], "not_explained": silent}
+    common.print_answer(arguments, document, "\n".join(lines))
+    return ExitCode.FINE
 
 
-def _confirm(arguments: argparse.Namespace) -> int:
+def _confirm(arguments: Arguments) -> int:
     """Measure the environments that may confirm the named causes, and print the answers."""
     from envmatrix.api.confirmations import begin_confirmation
-    from envmatrix.api.runs import finish_run
     from envmatrix.report.explanation import confirmation_lines
-    from envmatrix.stats.attribution.confirmation import confirm
+    from envmatrix.stats.attribution.explanation import confirm
 
-    experiment, wanted = begin_confirmation(
-        arguments.run_name,
-        arguments.environment,
-        budget=arguments.budget,
-        max_blocks=arguments.max_blocks,
-        results=arguments.results,
-        command=tuple(sys.argv[1:]),
-        progress=common.print_progress,
+    new_run = shared_options.read_new_run(arguments)
+    experiment, wanted = common.call(begin_confirmation, arguments, new_run=new_run)
+    result = answer.finish(experiment, arguments)
+    confirmations = confirm(result.summary.analysis, result.summary.measured, wanted)
+    common.print_answer(
+        arguments,
+        {"run": result.name, "confirmations": [item.to_json() for item in confirmations]},
+        "\n".join(line for item in confirmations for line in confirmation_lines(item)),
     )
-    result = finish_run(experiment, *answer.progress_watch(quiet=arguments.quiet))
-    common.print_progress(f"{result.name}: {result.why}")
-    found = confirm(result.summary.analysis, result.summary.measured, wanted)
-    if arguments.json:
-        common.print_json({"run": result.name, "confirmations": [one.to_json() for one in found]})
-    else:
-        common.print_text("\n".join(line for one in found for line in confirmation_lines(one)))
     if not arguments.quiet and (advice := answer.undecided_advice(result)):
         common.print_progress(advice)
     common.print_progress(f"all that is known of it: envmatrix explain {result.name}")

@@ -7,12 +7,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 from envmatrix.errors import InputError, suggestion
 from envmatrix.units import parse_bytes, parse_duration, parse_percent, parse_price, parse_tolerance
 
 Number = TypeVar("Number", int, float)
+#: The parsed command line of a command.
+Arguments: TypeAlias = argparse.Namespace
 #: A comma between names, but not one inside Slurm's n[1,3].
 _COMMA = re.compile(r",(?![^\[\]]*\])")
 #: Characters that web pages and word processors put in place of "--".
@@ -29,9 +31,8 @@ class Parser(argparse.ArgumentParser):
             prog, usage, description, epilog, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter
         )
         self.example_lines: tuple[str, ...] = ()
-        self._renamed_options: dict[str, str] = {}
-        self._foreign_options: dict[str, str] = {}
-        self._spaced_list_options: set[str] = set()
+        self._remedies: dict[str, str] = {}
+        self._list_options: set[str] = set()
         self._takes_command = False
         self._command_replaces_word = False
 
@@ -44,13 +45,9 @@ class Parser(argparse.ArgumentParser):
         """Show the meaning of the command's exit codes after the examples."""
         self.epilog = "\n".join([self.epilog or "", "", "exit codes:", *(f"  {line}" for line in lines)])
 
-    def declare_renamed(self, spelling: str, replacement: str) -> None:
-        """Register a removed option or argument, whose error message names its replacement."""
-        self._renamed_options[spelling] = replacement
-
-    def declare_foreign_options(self, options: Mapping[str, str]) -> None:
-        """Register options of similar tools, whose error message names the equivalent here."""
-        self._foreign_options.update(options)
+    def declare_remedies(self, remedies: Mapping[str, str]) -> None:
+        """Register options and arguments that do not exist, but that people may try, with what to use instead."""
+        self._remedies.update(remedies)
 
     def accept_command(self, text: str, *, instead: bool = False) -> None:
         """Accept all words after ``--`` as a command line in ``arguments.command``.
@@ -67,20 +64,11 @@ class Parser(argparse.ArgumentParser):
         self._takes_command = True
 
     def add_list(
-        self,
-        option: str,
-        metavar: str,
-        text: str,
-        *,
-        target: argparse._ArgumentGroup | None = None,
-        spaced: bool = True,
-        dest: str | None = None,
+        self, option: str, metavar: str, text: str, *, target: argparse._ActionsContainer | None = None, **more: Any
     ) -> None:
-        """Add an option for names, separated by commas or repeated. ``spaced``: spaces once separated them."""
-        group = target or self
-        group.add_argument(option, action="extend", type=name_list, metavar=metavar, help=text, dest=dest)
-        if spaced:
-            self._spaced_list_options.add(option)
+        """Add an option for names, separated by commas or repeated; ``target`` is a group of this parser."""
+        declare(target or self, option, metavar, text, name_list, action="extend", **more)
+        self._list_options.add(option)
 
     @property
     def option_names(self) -> frozenset[str]:
@@ -127,39 +115,27 @@ class Parser(argparse.ArgumentParser):
                 )
             if not re.match(r"-.*[^\W\d]", name) or name in self._option_string_actions:
                 continue
-            if name in self._renamed_options:
-                raise InputError(f"option {name} no longer exists", remedy=f"write {self._renamed_options[name]}")
             raise InputError(
-                f"unknown option {name}", remedy=self._foreign_options.get(name) or self._nearest_option_remedy(name)
+                f"unknown option {name}", remedy=self._remedies.get(name) or self._nearest_option_remedy(name)
             )
 
     def _nearest_option_remedy(self, name: str) -> str:
         long_options = [option for option in self._option_string_actions if option.startswith("--")]
         longer = [option for option in long_options if option.startswith(name) and len(name) > 2]
-        similar_options = longer or [
-            f"--{word}" for word in get_close_matches(name[2:], [word[2:] for word in long_options], n=1)
-        ]
-        help_hint = f"`{self.prog} --help` lists its options"
+        similar = get_close_matches(name[2:], [option[2:] for option in long_options], n=1)
+        for option in (*longer, *(f"--{word}" for word in similar)):
+            return f"did you mean {option}?"
         program_hint = f"; write `--` before a program and its options: {self.prog} -- python train.py"
-        return (
-            f"did you mean {similar_options[0]}?"
-            if similar_options
-            else help_hint + (program_hint if self._command_replaces_word else "")
-        )
+        return f"`{self.prog} --help` lists its options{program_hint if self._command_replaces_word else ''}"
 
     def _refuse_words(self, parsed: argparse.Namespace, extra: Sequence[str]) -> NoReturn:
         """Refuse extra words: with two designs, neither may be ignored silently."""
         words = self._get_positional_actions()
-        rename_hint = next(
-            (f"write {replacement}" for word, replacement in self._renamed_options.items() if not word.startswith("-")),
-            "",
-        )
-        program_hint = (
-            f"write `--` before a program: {self._program_command_line(parsed, extra)}"
-            if self._command_replaces_word
-            else ""
-        )
-        remedy = comma_remedy(parsed, extra) or rename_hint or program_hint or f"`{self.prog} --help` lists its options"
+        remedy = comma_remedy(parsed, extra)
+        remedy = remedy or next((text for name, text in self._remedies.items() if not name.startswith("-")), "")
+        if self._command_replaces_word:
+            remedy = remedy or f"write `--` before a program: {self._program_command_line(parsed, extra)}"
+        remedy = remedy or f"`{self.prog} --help` lists its options"
         if not words:
             raise InputError(f"`{self.prog}` takes options only, but got {extra[0]!r}", remedy=remedy)
         last, name = getattr(parsed, words[-1].dest), words[-1].metavar or words[-1].dest
@@ -172,7 +148,7 @@ class Parser(argparse.ArgumentParser):
     def _spaced_lists(self, arguments: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Yield each list whose items may be separated by spaces, the former syntax."""
         for index, option in enumerate(arguments):
-            if option in self._spaced_list_options:
+            if option in self._list_options:
                 words = arguments[index + 1 :]
                 end = next((place for place, word in enumerate(words) if word.startswith("-")), len(words))
                 if end > 1:
@@ -181,18 +157,51 @@ class Parser(argparse.ArgumentParser):
 
 def comma_remedy(parsed: argparse.Namespace, words: Sequence[str]) -> str:
     """Return how to write a list if one of ``words`` was meant as an item of it, otherwise ''."""
-    spaced_lists: tuple[tuple[str, tuple[str, ...]], ...] = getattr(parsed, "spaced_lists", ())
-    for option, items in spaced_lists:
+    for option, items in getattr(parsed, "spaced_lists", ()):
         if any(word in items[1:] for word in words):
             return f"separate a list with commas: {option} {','.join(items)}"
     return ""
 
 
-def _parse_argument(parse_text: Callable[[str], Number], text: str) -> Number:
-    try:
-        return parse_text(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+def declare(
+    target: argparse._ActionsContainer,
+    names: str,
+    metavar: str | tuple[str, ...],
+    text: str,
+    kind: Callable[[str], Any] = str,
+    **more: Any,
+) -> None:
+    """Add an argument or an option with a value of this kind; ``names`` are its spellings, ``text`` is its help."""
+    target.add_argument(*names.split(), metavar=metavar, type=kind, help=text, **more)
+
+
+def declare_flag(target: argparse._ActionsContainer, name: str, text: str) -> None:
+    """Add an option without a value."""
+    target.add_argument(name, action="store_true", help=text)
+
+
+def _argument(parse_text: Callable[[str], Number]) -> Callable[[str], Number]:
+    """Return a parser whose errors argparse shows as they are."""
+
+    def parse(text: str) -> Number:
+        try:
+            return parse_text(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return parse
+
+
+#: 90s, 10m, 2h or 9m30s as seconds; a plain number is in seconds.
+duration = _argument(parse_duration)
+#: 1.20/h as 1.2.
+hourly_price = _argument(parse_price)
+#: 3% or 0.03 as 0.03.
+percentage = _argument(parse_percent)
+#: 3% or 0.03 as 0.03; 0 is allowed.
+tolerance = _argument(parse_tolerance)
+#: 512MiB or 2G as bytes, none as 0.
+size = _argument(lambda text: 0 if text == "none" else parse_bytes(text))
 
 
 def name_list(text: str) -> list[str]:
@@ -222,19 +231,9 @@ def nonempty_path(text: str) -> Path:
     return Path(nonempty_text(text))
 
 
-def duration(text: str) -> float:
-    """Parse 90s, 10m, 2h or 9m30s as seconds; a plain number is in seconds."""
-    return _parse_argument(parse_duration, text)
-
-
-def hourly_price(text: str) -> float:
-    """Parse 1.20/h as 1.2."""
-    return _parse_argument(parse_price, text)
-
-
-def size(text: str) -> int:
-    """Parse 512MiB or 2G as bytes, none as 0."""
-    return 0 if text == "none" else _parse_argument(parse_bytes, text)
+def shell_command(line: str) -> tuple[str, ...]:
+    """Return the command that runs a shell line in /bin/sh, as hyperfine does."""
+    return ("/bin/sh", "-c", line) if line else ()
 
 
 def name_and_folder(text: str) -> tuple[str, Path]:
@@ -243,16 +242,6 @@ def name_and_folder(text: str) -> tuple[str, Path]:
     if not name or not equals or not folder:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FOLDER")
     return name, Path(folder)
-
-
-def percentage(text: str) -> float:
-    """Parse 3% or 0.03 as 0.03."""
-    return _parse_argument(parse_percent, text)
-
-
-def tolerance(text: str) -> float:
-    """Parse 3% or 0.03 as 0.03; 0 is allowed."""
-    return _parse_argument(parse_tolerance, text)
 
 
 def whole_number(least: int) -> Callable[[str], int]:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 
-from envmatrix.cli import arguments as shared
-from envmatrix.cli import common
-from envmatrix.cli.grammar import Parser
+from envmatrix.cli import common, shared_options
+from envmatrix.cli.grammar import Arguments, Parser
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    shared.add_results(parser)
-    shared.add_json(parser)
-    shared.add_output(parser, "FILE", "write an HTML page instead")
+    shared_options.add(parser, "--results", "--json")
+    shared_options.add_output(parser, "FILE", "write an HTML page instead")
     parser.examples("envmatrix history", "envmatrix history --results /shared/results --output history.html")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: Arguments) -> None:
     """Read every run's summary and show each series with its change points."""
     from envmatrix.api.answers import history
     from envmatrix.report.formats.history_page import to_html
@@ -33,4 +30,3 @@ def run(arguments: argparse.Namespace) -> int:
         common.print_json(run_history.to_json())
     else:
         print_history(run_history, common.console())
-    return 0

@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from envmatrix.cli.grammar import Parser, duration, one_name
+from envmatrix.cli.grammar import Arguments, Parser, declare, duration, one_name
 from envmatrix.errors import InputError
 from envmatrix.launchers.base import Option
 from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, check_options, usable_kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from envmatrix.api.program.place import ProgramPlace
     from envmatrix.results.run import LauncherOptions
 
@@ -22,7 +20,7 @@ _PREFIX = "launcher_option_"
 def add_launcher(parser: Parser) -> None:
     """Add --launcher and the options of every launcher."""
     text = f"where trials run: {', '.join(LAUNCHERS.names())} (default: {DEFAULT})"
-    parser.add_argument("--launcher", type=one_name, default=DEFAULT, metavar="NAME", help=text)
+    declare(parser, "--launcher", "NAME", text, one_name, default=DEFAULT)
     add_launcher_options(parser)
 
 
@@ -47,14 +45,14 @@ def add_launcher_options(parser: Parser) -> None:
 def _add_option(parser: Parser, group: argparse._ArgumentGroup, option: Option) -> None:
     word, dest, text = f"--{option.name}", _PREFIX + option.name, option.help.replace("%", "%%")
     if option.takes == "names":
-        parser.add_list(word, option.metavar, f"{text}: a,b, or repeat the option", target=group, dest=dest)
+        parser.add_list(word, option.metavar, f"{text}: a,b, or repeat the option", dest=dest, target=group)
     elif option.takes == "duration":
-        group.add_argument(word, dest=dest, type=duration, metavar=option.metavar, help=text)
+        declare(group, word, option.metavar, text, duration, dest=dest)
     else:
-        group.add_argument(word, dest=dest, metavar=option.metavar, help=text)
+        declare(group, word, option.metavar, text, dest=dest)
 
 
-def read_launcher_options(arguments: argparse.Namespace) -> LauncherOptions:
+def read_launcher_options(arguments: Arguments) -> LauncherOptions:
     """Return the given launcher options."""
     values_by_name = {
         key.removeprefix(_PREFIX): value for key, value in vars(arguments).items() if key.startswith(_PREFIX)
@@ -62,16 +60,7 @@ def read_launcher_options(arguments: argparse.Namespace) -> LauncherOptions:
     return {name: tuple(v) if isinstance(v, list) else v for name, v in values_by_name.items() if v is not None}
 
 
-def read_place(arguments: argparse.Namespace, engines: Iterable[str]) -> ProgramPlace:
-    """Return where a program on the command line runs. Raises an error for a place that is not possible."""
-    from envmatrix.api.program.place import make_place
-    from envmatrix.cli.common import print_progress
-
-    options = read_launcher_options(arguments)
-    return make_place(engines, arguments.image or "", arguments.launcher, options, print_progress)
-
-
-def read_process_place(arguments: argparse.Namespace) -> ProgramPlace:
+def read_process_place(arguments: Arguments) -> ProgramPlace:
     """Return where one process runs. On this machine, ``--gpus`` names the GPUs of its container: all, or 0,1."""
     from envmatrix.api.program.place import ProgramPlace
 

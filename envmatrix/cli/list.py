@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING
 
-from envmatrix.cli import arguments as shared
-from envmatrix.cli import common
-from envmatrix.cli.grammar import Parser
+from envmatrix.cli import common, shared_options
+from envmatrix.cli.grammar import Arguments, Parser, declare
 
 if TYPE_CHECKING:
     from envmatrix.matrix import Design, Matrix, Workload
@@ -20,16 +18,12 @@ SECTIONS = (*_MATRIX_SECTIONS, "runs", *_CATALOG_SECTIONS)
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument(
-        "what", nargs="?", choices=SECTIONS, metavar="PART", help=f"show only this part: {', '.join(SECTIONS)}"
-    )
-    shared.add_matrix(parser)
-    shared.add_results(parser)
-    shared.add_json(parser)
+    declare(parser, "what", "PART", f"show only this part: {', '.join(SECTIONS)}", nargs="?", choices=SECTIONS)
+    shared_options.add(parser, "--matrix", "--results", "--json")
     parser.examples("envmatrix list designs", "envmatrix list runs --json")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: Arguments) -> None:
     """Print one line per entry."""
     from envmatrix.api.places import load_matrix
 
@@ -41,14 +35,13 @@ def run(arguments: argparse.Namespace) -> int:
     if set(section_names) & set(_CATALOG_SECTIONS):
         sections |= _list_catalogs()
     sections = {key: sections[key] for key in section_names}
-    if arguments.json:
-        common.print_json(sections)
-        return 0
-    for key, entries in sections.items():
-        width = max((len(name) for name in entries), default=0)
-        lines = [f"  {name:{width}}  {text}".rstrip() for name, text in entries.items()]
-        common.print_text("\n".join([f"{key}:", *(lines or ["  (none)"]), ""]))
-    return 0
+    common.print_answer(arguments, sections, "".join(_section_text(*section) for section in sections.items()))
+
+
+def _section_text(title: str, entries: dict[str, str]) -> str:
+    width = max((len(name) for name in entries), default=0)
+    lines = [f"  {name:{width}}  {text}".rstrip() for name, text in entries.items()]
+    return "\n".join([f"{title}:", *(lines or ["  (none)"]), ""])
 
 
 def _list_matrix(matrix: Matrix) -> dict[str, dict[str, str]]:
@@ -66,12 +59,12 @@ def _list_catalogs() -> dict[str, dict[str, str]]:
     from envmatrix.launchers.catalog import LAUNCHERS
     from envmatrix.report.catalog import REPORTS
 
+    catalogs = {
+        "engines": ENGINES.make_all(project_paths()), "launchers": LAUNCHERS.make_all(), "reports": REPORTS.make_all(),
+    }  # fmt: skip
     return {
-        "engines": {
-            entry.name: _catalog_entry_text(entry, engine) for entry, engine in ENGINES.make_all(project_paths())
-        },
-        "launchers": {entry.name: _catalog_entry_text(entry, launcher) for entry, launcher in LAUNCHERS.make_all()},
-        "reports": {entry.name: _catalog_entry_text(entry, report) for entry, report in REPORTS.make_all()},
+        key: {entry.name: _catalog_entry_text(entry, extension) for entry, extension in entries}
+        for key, entries in catalogs.items()
     }
 
 
@@ -92,9 +85,8 @@ def _catalog_entry_text(entry: Entry, extension: object) -> str:
     abilities = [text for text, kind in known_abilities.items() if isinstance(extension, kind)]
     abilities += ["experimental"] if getattr(extension, "experimental", False) else []
     file = getattr(extension, "file", None)
-    return "; ".join(
-        [*([f"of {entry.origin}"] if entry.origin else []), *abilities, *([f"writes {file}"] if file else [])]
-    )
+    texts = (f"of {entry.origin}" if entry.origin else "", *abilities, f"writes {file}" if file else "")
+    return "; ".join(filter(None, texts))
 
 
 def _environment_text(matrix: Matrix, name: str) -> str:

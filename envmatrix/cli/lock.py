@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
-
-from envmatrix.cli import arguments as shared
-from envmatrix.cli import common
-from envmatrix.cli.grammar import Parser, one_name
+from envmatrix.cli import common, shared_options
+from envmatrix.cli.grammar import Arguments, Parser, declare, one_name
 from envmatrix.system.architectures import PACKAGE_NAMES
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument(
-        "environments", nargs="*", type=one_name, metavar="ENV", help="environments to lock (default: all)"
-    )
-    shared.add_matrix(parser)
-    parser.add_argument(
-        "--engine", type=one_name, metavar="NAME", help="pin the system packages of this engine's images instead"
-    )
+    declare(parser, "environments", "ENV", "environments to lock (default: all)", one_name, nargs="*")
+    shared_options.add(parser, "--matrix")
+    declare(parser, "--engine", "NAME", "pin the system packages of this engine's images instead", one_name)
     parser.add_argument(
         "--architecture",
         choices=tuple(PACKAGE_NAMES),
@@ -30,17 +23,9 @@ def add_arguments(parser: Parser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: Arguments) -> None:
     """Resolve images and libraries with the host's pip and apt, and write containers/locks/."""
     from envmatrix.api.images import lock
 
-    written_files = lock(
-        arguments.environments,
-        engine=arguments.engine,
-        architecture=arguments.architecture,
-        matrix=arguments.matrix,
-        progress=common.print_progress,
-    )
-    for path in written_files:
+    for path in common.call(lock, arguments):
         common.print_text(str(path))
-    return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import os
@@ -10,9 +9,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from envmatrix.cli import arguments as shared
-from envmatrix.cli import common
-from envmatrix.cli.grammar import Parser
+from envmatrix.cli import common, shared_options
+from envmatrix.cli.grammar import Arguments, Parser, declare_flag
 from envmatrix.errors import EnvmatrixError, ExitCode, InputError
 from envmatrix.version import __version__
 
@@ -27,14 +25,12 @@ ratio alone: undecided means that it takes more blocks. Report the warnings and 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    shared.add_results(parser)
-    parser.add_argument(
-        "--allow-run", action="store_true", help="add tools that start `bench`, which runs programs as you, and stop it"
-    )
+    shared_options.add(parser, "--results")
+    declare_flag(parser, "--allow-run", "add tools that start `bench`, which runs programs as you, and stop it")
     parser.examples("envmatrix mcp --results results", "envmatrix mcp --allow-run")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: Arguments) -> None:
     """Serve until the client closes standard input; a run that was started here ends with the server."""
     server = _make_server()
     from envmatrix.api.background_bench import BackgroundBench
@@ -59,7 +55,6 @@ def run(arguments: argparse.Namespace) -> int:
             ending.close()
             common.print_progress("envmatrix: interrupted")
             os._exit(ExitCode.INTERRUPTED)  # Python would wait for the SDK's thread, which waits for the client
-    return 0
 
 
 def _make_server() -> MCPServer:

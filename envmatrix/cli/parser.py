@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Sequence
 
 from envmatrix.cli.grammar import Parser, comma_remedy
-from envmatrix.errors import InputError, suggestion
+from envmatrix.errors import ExitCode, InputError, suggestion
 from envmatrix.version import __version__
 
 #: Group -> command -> description, in the order of `envmatrix --help`.
@@ -81,7 +81,7 @@ def command_parser(name: str) -> Parser:
     text = f"{COMMANDS[name][0].upper()}{COMMANDS[name][1:]}"
     parser = Parser(prog=f"envmatrix {name}", description=text if text.endswith("?") else f"{text}.")
     module.add_arguments(parser)
-    parser.set_defaults(run=module.run, whole_parser=whole_parser)
+    parser.set_defaults(execute=module.run, whole_parser=whole_parser)
     return parser
 
 
@@ -89,32 +89,25 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line; for an unknown word, raise an InputError that suggests the nearest."""
     if not argv or argv[0].startswith("-"):
         if command := next((word for word in argv if word in COMMANDS), ""):
-            remaining_words = [word for place, word in enumerate(argv) if place != list(argv).index(command)]
-            raise InputError(
-                f"{argv[0]} must come after the command", remedy=shlex.join(["envmatrix", command, *remaining_words])
-            )
+            words = list(argv)
+            words.remove(command)
+            remedy = shlex.join(["envmatrix", command, *words])
+            raise InputError(f"{argv[0]} must come after the command", remedy=remedy)
         _top_level_parser().parse_args(argv or ["--help"])
         raise InputError(f"no command: {' '.join(argv)}", remedy="`envmatrix --help` lists the commands")
-    name, remaining_words = argv[0], list(argv[1:])
-    if name not in COMMANDS:
-        raise InputError(f"no command {name!r}", remedy=suggestion(name, COMMANDS))
-    return command_parser(name).parse_args(remaining_words)
+    if argv[0] not in COMMANDS:
+        raise InputError(f"no command {argv[0]!r}", remedy=suggestion(argv[0], COMMANDS))
+    return command_parser(argv[0]).parse_args(argv[1:])
 
 
 def run_command(arguments: argparse.Namespace) -> int:
     """Run the parsed command."""
     try:
-        code: int = arguments.run(arguments)
-    except InputError as error:
-        error.remedy = _list_remedy(arguments, error) or error.remedy
+        return arguments.execute(arguments) or ExitCode.FINE
+    except InputError as error:  # the unknown word may have been meant as an item of a list
+        words = [word for _, items in arguments.spaced_lists for word in items[1:] if repr(word) in error.message]
+        error.remedy = comma_remedy(arguments, words) or error.remedy
         raise
-    return code
-
-
-def _list_remedy(arguments: argparse.Namespace, error: InputError) -> str:
-    """Return how to write a list if the unknown word was meant as an item of one."""
-    words = [word for _, items in arguments.spaced_lists for word in items[1:] if repr(word) in error.message]
-    return comma_remedy(arguments, words)
 
 
 def whole_parser() -> Parser:

@@ -2,56 +2,48 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
-from envmatrix.cli import answer, common, searching
-from envmatrix.cli import arguments as shared
-from envmatrix.cli.grammar import Parser
+from envmatrix.cli import answer, common, shared_options
+from envmatrix.cli.grammar import Arguments, Parser, declare, declare_flag
 from envmatrix.errors import InputError
 from envmatrix.report.catalog import REPORTS
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    shared.add_run(parser)
-    parser.add_argument(
-        "--as", dest="form", metavar="FORM", help=f"write it in this format instead: {', '.join(REPORTS.names())}"
-    )
-    parser.add_argument(
-        "--environment", default="baseline", metavar="ENV", help="for pyperf: the environment whose trials to write"
-    )
-    parser.add_argument("--warnings", action="store_true", help="print all warnings with what to do about each")
-    shared.add_price(parser)
-    shared.add_results(parser)
-    shared.add_json(parser)
-    shared.add_output(parser, "FILE", "output file of --as (default: standard output)")
+    shared_options.add(parser, "run")
+    declare(parser, "--as", "FORM", f"write it in this format instead: {', '.join(REPORTS.names())}", dest="form")
+    declare(parser, "--environment", "ENV", "for pyperf: the environment whose trials to write", default="baseline")
+    declare_flag(parser, "--warnings", "print all warnings with what to do about each")
+    shared_options.add(parser, "--price", "--results", "--json")
+    shared_options.add_output(parser, "FILE", "output file of --as (default: standard output)")
     parser.examples("envmatrix report", "envmatrix report reference-default --as csv --output effects.csv")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: Arguments) -> int:
     """Rewrite the reports of a run (also tune.json and report.html of a search), and print the result."""
     from envmatrix.api import answers
     from envmatrix.api.tuning import search
 
-    if study := search.find_study(arguments.run_name, arguments.results):
+    if study := search.find_study(arguments.run, arguments.results):
         return _report_search(study, arguments)
     if arguments.form:
         if arguments.price is not None:
             raise InputError(
                 "--price cannot be combined with --as", remedy="leave out --as: the run's folder has all reports"
             )
-        text = answers.report_as(arguments.form, arguments.run_name, arguments.environment, arguments.results)
+        text = common.call(answers.report_as, arguments)
         common.write_or_print(text, arguments.output)
         return 0
     if arguments.output:
         raise InputError("--output works only with --as", remedy=f"--as html --output {arguments.output}")
-    result = answers.write_report(arguments.run_name, arguments.results, common.print_progress, arguments.price)
+    result = common.call(answers.write_report, arguments, price_per_h=arguments.price)
     answer.show_result(result, as_json=arguments.json, only_warnings=arguments.warnings)
     return 0
 
 
-def _report_search(study: Path, arguments: argparse.Namespace) -> int:
+def _report_search(study: Path, arguments: Arguments) -> int:
     from envmatrix.api.tuning import report
 
     if arguments.price is not None:
@@ -64,5 +56,5 @@ def _report_search(study: Path, arguments: argparse.Namespace) -> int:
             f"{study.name!r} is a search: its only formats are tune.json and report.html",
             remedy=f"its steps are runs: `envmatrix report --results {study} STEP --as {arguments.form or 'csv'}`",
         )
-    searching.show_search(report.report_study(study), as_json=arguments.json)
+    answer.show_search(report.report_study(study), as_json=arguments.json)
     return 0

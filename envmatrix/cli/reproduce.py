@@ -2,60 +2,38 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envmatrix.cli import answer, common, launching
-from envmatrix.cli import arguments as shared
-from envmatrix.cli.grammar import Parser, name_and_folder, one_name, percentage
+from envmatrix.cli import answer, common, launching, shared_options
+from envmatrix.cli.grammar import Arguments, Parser, declare, declare_flag, name_and_folder, one_name, percentage
 from envmatrix.errors import ExitCode, first_code
 
 if TYPE_CHECKING:
     from envmatrix.runner.pack_rerun import OpenedPack
     from envmatrix.runner.reproduction import Reproduction
+    from envmatrix.stats.effects import Effect
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument("archive", type=Path, metavar="ARCHIVE", help="an archive that `envmatrix pack` wrote")
-    parser.add_argument("--check", action="store_true", help="only verify the archive and list its contents")
-    parser.add_argument(
-        "run_name",
-        nargs="?",
-        type=one_name,
-        metavar="RUN",
-        help="compare with this run, which was started from the archive earlier",
+    declare(parser, "archive", "ARCHIVE", "an archive that `envmatrix pack` wrote", Path)
+    declare_flag(parser, "--check", "only verify the archive and list its contents")
+    text = "compare with this run, which was started from the archive earlier"
+    declare(parser, "run", "RUN", text, one_name, nargs="?")
+    parser.declare_remedies({"--run": "write the run as a word after the archive: ARCHIVE RUN"})
+    declare(parser, "--sha256", "HEX", "sha256 that the archive must have")
+    declare(parser, "--signers", "FILE", "file of allowed signers (ssh-keygen); refuse others", Path)
+    declare(
+        parser, "--tolerance", "PERCENT", "call effects reproduced within this (default: 5%%)", percentage, default=0.05
     )
-    parser.declare_renamed("--run", "the run as a word after the archive: ARCHIVE RUN")
-    parser.add_argument("--sha256", metavar="HEX", help="sha256 that the archive must have")
-    parser.add_argument(
-        "--signers", type=Path, metavar="FILE", help="file of allowed signers (ssh-keygen); refuse others"
-    )
-    parser.add_argument(
-        "--tolerance",
-        type=percentage,
-        default=0.05,
-        metavar="PERCENT",
-        help="call effects reproduced within this (default: 5%%)",
-    )
-    parser.add_argument("--fail-undecided", action="store_true", help="exit code 6 if an effect is undecided")
-    parser.add_argument(
-        "--rebuild",
-        action="store_true",
-        help="build images here, and measure even if their files differ from the packed run's",
-    )
-    parser.add_argument(
-        "--program",
-        type=name_and_folder,
-        action="append",
-        default=[],
-        metavar="WORKLOAD=FOLDER",
-        help="folder of a workload's program on this machine, if it was not packed",
-    )
-    shared.add_results(parser)
+    declare_flag(parser, "--fail-undecided", "exit code 6 if an effect is undecided")
+    declare_flag(parser, "--rebuild", "build images here, and measure even if their files differ from the packed run's")
+    text = "folder of a workload's program on this machine, if it was not packed"
+    declare(parser, "--program", "WORKLOAD=FOLDER", text, name_and_folder, action="append", default=[])
+    shared_options.add(parser, "--results")
     launching.add_launcher(parser)
-    shared.add_display_options(parser)
+    shared_options.add(parser, "--json", "--quiet")
     parser.examples(
         "envmatrix reproduce run.tar.gz --check", "envmatrix reproduce run.tar.gz --signers allowed_signers --rebuild"
     )
@@ -65,18 +43,12 @@ def add_arguments(parser: Parser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: Arguments) -> int:
     """Verify and rebuild a packed run, run its plan again, and print which effects were reproduced."""
     from envmatrix.api import packs
     from envmatrix.runner.pack_manifest import manifest_summary
 
-    opened = packs.open_archive(
-        arguments.archive,
-        sha256=arguments.sha256 or "",
-        signers=arguments.signers,
-        results=arguments.results,
-        progress=common.print_progress,
-    )
+    opened = common.call(packs.open_archive, arguments)
     if arguments.check:
         if arguments.json:
             common.print_json({**manifest_summary(opened.manifest), "signed": opened.signed})
@@ -90,27 +62,25 @@ def run(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _rerun_or_compare(opened: OpenedPack, arguments: argparse.Namespace) -> tuple[Reproduction, ExitCode]:
+def _rerun_or_compare(opened: OpenedPack, arguments: Arguments) -> tuple[Reproduction, ExitCode]:
     """Run the plan of a pack here, or take the named run, and compare."""
     from envmatrix.api import packs
 
-    progress, results = common.print_progress, arguments.results
-    if arguments.run_name:
-        reproduction = packs.compare_again(opened, arguments.run_name, results, arguments.tolerance, progress)
-        return reproduction, packs.stored_exit_code(arguments.run_name, results)
-    experiment = packs.begin_reproduction(
-        opened,
-        results=results,
-        launcher=arguments.launcher,
-        launcher_options=launching.read_launcher_options(arguments),
-        rebuild=arguments.rebuild,
+    if arguments.run:
+        reproduction = common.call(packs.compare_again, arguments, opened=opened)
+        return reproduction, packs.stored_exit_code(arguments.run, arguments.results)
+    vouched = bool(arguments.signers or arguments.sha256)
+    experiment = common.call(
+        packs.begin_reproduction,
+        arguments,
+        opened=opened,
+        new_run=shared_options.read_new_run(arguments),
         programs=dict(arguments.program),
-        vouched=bool(arguments.signers or arguments.sha256),
-        progress=progress,
+        vouched=vouched,
     )
     watch, ask = answer.progress_watch(quiet=arguments.quiet)
-    reproduction, result = packs.finish_reproduction(
-        opened, arguments.archive, experiment, arguments.tolerance, watch, ask
+    reproduction, result = common.call(
+        packs.finish_reproduction, arguments, opened=opened, experiment=experiment, watch=watch, ask=ask
     )
     common.print_progress(f"{result.name}: {result.why}")
     return reproduction, answer.explain_exit(result)
@@ -129,19 +99,14 @@ def describe_reproduction(reproduction: Reproduction) -> str:
         packed_interval, new_interval = _interval_text(item.first), _interval_text(item.second)
         answer = f"{item.answer}: {item.unsure}" if item.unsure else item.answer
         lines.append(f"{item.environment:{width}}  {packed_interval:24}  {new_interval:24}  {answer}")
-    lines += [
-        "",
-        f"reproduced: the two effects differ by less than {reproduction.tolerance:.0%}; not reproduced: "
-        "they differ significantly; undecided: neither is certain",
-        *reproduction.cautions,
-    ]
+    words = f"reproduced: the two effects differ by less than {reproduction.tolerance:.0%}; not reproduced: "
+    words += "they differ significantly; undecided: neither is certain"
+    lines += ["", words, *reproduction.cautions]
     return "\n".join(map(printable_text, lines))  # a pack may come from anyone
 
 
-def _interval_text(effect: object) -> str:
-    from envmatrix.stats.effects import Effect
-
-    if not isinstance(effect, Effect) or effect.ratio is None:
+def _interval_text(effect: Effect | None) -> str:
+    if effect is None or effect.ratio is None:
         return "not measured"
     if effect.low is None or effect.high is None:
         return f"{effect.ratio:.3f} (too few blocks)"

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 
-from envmatrix.cli import arguments as shared
-from envmatrix.cli import common
-from envmatrix.cli.grammar import Parser
+from envmatrix.cli import common, shared_options
+from envmatrix.cli.grammar import Arguments, Parser, declare
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument(
-        "--document",
-        choices=("matrix", "run"),
-        default="matrix",
-        metavar="NAME",
-        help="matrix: matrix.yaml (the default); run: run.json and the lines of history.jsonl and trials.jsonl",
-    )
-    shared.add_output(parser, "FILE", "output file (default: standard output)")
+    text = "matrix: matrix.yaml (the default); run: run.json and the lines of history.jsonl and trials.jsonl"
+    declare(parser, "--document", "NAME", text, choices=("matrix", "run"), default="matrix")
+    shared_options.add_output(parser, "FILE", "output file (default: standard output)")
     parser.examples("envmatrix schema", "envmatrix schema --document run --output run.schema.json")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: Arguments) -> None:
     """Print the schema."""
     from envmatrix.matrix.schema import json_schema as schema_of_matrix
     from envmatrix.results.schema import json_schema as schema_of_run
 
     document = schema_of_run() if arguments.document == "run" else schema_of_matrix()
     common.write_or_print(json.dumps(document, indent=2), arguments.output)
-    return 0

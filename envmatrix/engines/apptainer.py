@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,23 +13,19 @@ from pathlib import Path
 
 from envmatrix.build.cache import (
     disk_errors,
-    disk_full_error,
     file_digest,
     file_stamp,
     has_stamp,
-    is_disk_full,
-    json_digest,
 )
 from envmatrix.build.images.archive import rooted, write_docker_archive
 from envmatrix.build.images.context import (
     BaseImage,
     bench_digest,
     bootstrapped_base,
-    context_facts,
     gather_build_inputs,
     write_context,
 )
-from envmatrix.build.images.definitions import MOUNT_FOLDER, apptainer_definition, named_definition
+from envmatrix.build.images.definitions import APPTAINER, MOUNT_FOLDER, image_definition, named_definition
 from envmatrix.build.images.file_listing import ENGINE_PATHS, listing_argv, store_listing
 from envmatrix.build.images.labels import publisher_labels
 from envmatrix.build.images.sbom import PACKAGES
@@ -39,7 +34,6 @@ from envmatrix.engines import build_record as records
 from envmatrix.engines.apptainer_command import (
     HOST_VARIABLES,
     NO_CONFIG,
-    WORK,
     cgroup_options,
     container_user,
     exec_argv,
@@ -50,34 +44,30 @@ from envmatrix.engines.apptainer_command import (
     needs_namespace,
     user_description,
 )
-from envmatrix.engines.apptainer_markers import marked_processes, marker_name
-from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, NamedImage, Prepared
-from envmatrix.engines.confinement import CgroupConfined, plain_place
+from envmatrix.engines.base import CommandLine, Engine, Job, NamedImage, Prepared, file_safe_name
+from envmatrix.engines.confinement import CgroupConfined, plain_place, remove_run_cgroups
 from envmatrix.engines.docker import DockerEngine, allow_writes
 from envmatrix.engines.docker_client import why_not
-from envmatrix.engines.local import GuardedJob, file_safe_name, guarded_job, remove_run_cgroups
+from envmatrix.engines.local import GuardedJob, guarded_job
 from envmatrix.engines.ready import prepare_ready_image
-from envmatrix.engines.ready_sif import ARCHIVE, ready_sif
-from envmatrix.errors import EngineError, EnvmatrixError
+from envmatrix.engines.sif import (
+    ARCHIVE,
+    BUILD_VERSION,
+    SQUASH_NAMED_OPTIONS,
+    build_sif,
+    output_in_sif,
+    ready_sif,
+    sif_path,
+)
 from envmatrix.plan.environment import Environment, Image, Library
 from envmatrix.plan.export_lines import posix_quote, program_command
-from envmatrix.system.process import Exit, Finished, run
+from envmatrix.system.atomic_files import whole_file
+from envmatrix.system.process import Exit
 from envmatrix.system.progress import ProgressCallback
 
-_BUILD_S = 3600.0
-#: Each trial decompresses what it reads from its SIF. Importing torch from zstd takes a third of a second longer than
-#: from lz4. lz4 is as fast as no compression, and a third larger than zstd. So images use lz4, and distributed SIFs use
-#: zstd level 1; both pack several times faster than gzip, the default. All files have one owner, because a user
-#: namespace knows only one user and must unpack them for a named SIF.
-_SQUASH_OPTIONS = "-comp lz4 -all-root"
-#: Part of a SIF's key: SIFs built with other options, or from another archive name, are rebuilt.
-_BUILD_VERSION = (_SQUASH_OPTIONS, ARCHIVE)
-_SQUASH_NAMED_OPTIONS = "-comp zstd -Xcompression-level 1 -all-root"
 #: Peak space of a build besides its result, in multiples of its source. From a Docker image: its archive, Apptainer's
 #: copy of that, and its files. From a SIF: its files (three to four times the SIF), and the new SIF.
 _COPIES_OF_IMAGE, _COPIES_OF_SIF = 4, 6
-#: Part of a SIF's key, because the stored digest of its files depends on the listing program.
-_LISTING_ARGV = listing_argv("", "/", ENGINE_PATHS)
 _BENCH_DIGEST_CODE = f"""
 import sys
 sys.path.insert(0, {MOUNT_FOLDER!r})
@@ -87,21 +77,9 @@ try:
 except ImportError:
     pass
 """
-#: Messages of unshare(1) without permission, and of Apptainer run by a root that lacks capabilities.
-_NO_NAMESPACE = re.compile(r"unshare: .*failed|Requesting capability set 0x\w+ while permitted")
 _LDCONFIG_CODE = (
     "import subprocess; print(subprocess.run(['/sbin/ldconfig', '-p'], capture_output=True, text=True).stdout)"
 )
-
-
-@dataclass(frozen=True)
-class ContainerJob(GuardedJob):
-    """A job in a container."""
-
-    def exit(self) -> Exit:
-        """Wait until it ends, and return its exit; Apptainer's exit status 128 + N means signal N."""
-        client_exit = super().exit()
-        return replace(client_exit, code=-(client_exit.code - 128)) if client_exit.code > 128 else client_exit
 
 
 @dataclass(frozen=True)
@@ -121,9 +99,8 @@ class ApptainerEngine(CgroupConfined, Engine):
     def unavailable(self) -> str | None:
         """Return why Apptainer cannot be used here; None if it can."""
         if find_program() is None:
-            return (
-                "neither apptainer nor singularity is on PATH: https://apptainer.org/docs/admin/main/installation.html"
-            )
+            page = "https://apptainer.org/docs/admin/main/installation.html"
+            return f"neither apptainer nor singularity is on PATH: {page}"
         if not Path("/proc/self/ns/user").exists():
             return "this kernel has no user namespaces"
         return None
@@ -132,8 +109,7 @@ class ApptainerEngine(CgroupConfined, Engine):
         """Build or reuse the image's SIF."""
         if image.ready:
             return self._prepare_ready_image(image, libraries, progress)
-        key = records.inputs_digest(self.places, image, libraries, "apptainer", *_BUILD_VERSION)
-        build_record = self.places.cache.root / "prepared" / f"apptainer-{key[:24]}.json"
+        build_record = records.record_file(self.places, self.name, image, libraries, *BUILD_VERSION)
         last_prepared = records.prepared_from(self.places.cache.read_json(build_record))
         if last_prepared and self.holds(last_prepared) and self.bill_file(last_prepared).exists():
             return last_prepared
@@ -149,23 +125,24 @@ class ApptainerEngine(CgroupConfined, Engine):
     def _prepare_ready_image(
         self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback
     ) -> Prepared:
+        sif, digest = ready_sif(self.places.cache, image, progress)
+
         def inside(argv: Sequence[str], mounted: Mapping[str, str]) -> str:
             binds = [word for place, path in mounted.items() for word in ("--bind", f"{path}:{place}:ro")]
-            return self._command_output(Path(sif_and_digest[0]), argv, binds)
+            return output_in_sif(sif, argv, binds)
 
-        sif_and_digest = ready_sif(self.places.cache, image, self._ready_sif_path, self._build, progress)
-        return prepare_ready_image(self.places, self.name, image, libraries, sif_and_digest, inside, progress)
+        return prepare_ready_image(self.places, self.name, image, libraries, (str(sif), digest), inside, progress)
 
     def _from_docker(self, prepared: Prepared, progress: ProgressCallback) -> Prepared:
         docker = DockerEngine(self.places)
-        sif = self._sif_path(prepared.facts["image_id"])
+        sif = sif_path(self.places.cache, prepared.facts["image_id"])
 
         def build(place: Path) -> None:
             progress(f"building a SIF from {prepared.reference}")
             room = _COPIES_OF_IMAGE * docker.image_bytes(prepared)
             with self.places.cache.quick_scratch("sif", room) as scratch:
                 docker.save(prepared, scratch / ARCHIVE)
-                self._build(place / "image.sif", f"docker-archive:{ARCHIVE}", scratch)
+                build_sif(place / "image.sif", f"docker-archive:{ARCHIVE}", scratch)
 
         digest, stamp = self._ensure_sif(sif, prepared.python, build)
         facts = {**prepared.facts, "files_digest": digest, "sif_from": "docker archive"}
@@ -176,19 +153,14 @@ class ApptainerEngine(CgroupConfined, Engine):
 
         def build_and_look(place: Path) -> None:
             build(place)
-            (place / "files_digest").write_text(self._files_digest(place / sif.name, python), encoding="ascii")
+            listing = output_in_sif(place / sif.name, listing_argv(python, "/", ENGINE_PATHS))
+            files_digest = store_listing(self.places.cache, listing)
+            (place / "files_digest").write_text(files_digest, encoding="ascii")
             (place / "stamp").write_text(file_stamp(place / sif.name), encoding="ascii")
 
         self.places.cache.folder(sif.parent, build_and_look)
         digest, stamp = ((sif.parent / name).read_text(encoding="ascii") for name in ("files_digest", "stamp"))
         return digest, stamp
-
-    def _sif_path(self, digest: str) -> Path:
-        return self.places.cache.root / "sif" / json_digest(digest, *_BUILD_VERSION, _LISTING_ARGV)[:24] / "image.sif"
-
-    def _ready_sif_path(self, digest: str) -> Path:
-        """Return another path than ``_sif_path``: an image built here may also be given as a ready-made one."""
-        return self._sif_path(f"ready-made {digest}")
 
     def _build_without_docker(
         self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback
@@ -196,7 +168,7 @@ class ApptainerEngine(CgroupConfined, Engine):
         """Build from a definition, on a base made with mmdebstrap; Docker is not needed."""
         base, tar = bootstrapped_base(image, self.places, progress)
         inputs = gather_build_inputs(self.places, image, libraries, base, progress)
-        sif = self._sif_path(inputs.key)
+        sif = sif_path(self.places.cache, inputs.key)
 
         def build(place: Path) -> None:
             progress(f"building a SIF of {image.name} from its definition (no Docker here)")
@@ -204,27 +176,19 @@ class ApptainerEngine(CgroupConfined, Engine):
                 write_context(inputs, self.places.bench, scratch / "context")
                 rooted(tar, scratch / "rooted.tar")
                 write_docker_archive(scratch / "rooted.tar", scratch / "base.tar", base.reference)
-                said = inputs.build_arguments(bench_digest(self.places))
-                self._build_definition(place / "image.sif", apptainer_definition(None, inputs.recipe()), scratch, said)
+                definition = image_definition(APPTAINER, image, base.reference)
+                (scratch / "image.def").write_text(definition, encoding="utf-8")
+                folders = {"BOOTSTRAP": "docker-archive", "FROM": "base.tar", "CONTEXT": "context"}
+                arguments = {**folders, **inputs.build_arguments(bench_digest(self.places))}
+                options = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
+                build_sif(place / "image.sif", "image.def", scratch, options)
 
         digest, stamp = self._ensure_sif(sif, inputs.python, build)
         loader = self._run_python(sif, inputs.python, _LDCONFIG_CODE)
         names = frozenset(line.split()[0] for line in loader.splitlines()[1:] if " => " in line)
         packages = self._run_python(sif, inputs.python, PACKAGES)
-        facts = {**context_facts(inputs), "files_digest": digest, "sif_from": "definition"}
-        prepared = Prepared(
-            image.name,
-            self.name,
-            str(sif),
-            inputs.python,
-            inputs.libraries(),
-            facts,
-            inputs.folders.missing,
-            names,
-            stamp=stamp,
-        )
-        records.write_bill(self.places.cache, prepared, packages, inputs)
-        return prepared
+        facts = {"files_digest": digest, "sif_from": "definition"}
+        return records.built_image(self.places.cache, self.name, str(sif), inputs, packages, names, facts, stamp)
 
     def bill_file(self, prepared: Prepared) -> Path:
         """Return the path of the image's CycloneDX bill of materials."""
@@ -235,24 +199,6 @@ class ApptainerEngine(CgroupConfined, Engine):
         if why_not() is None:
             return DockerEngine(self.places).base(image, progress)
         return bootstrapped_base(image, self.places, progress)[0]
-
-    def _build_definition(self, sif: Path, text: str, scratch: Path, label_arguments: Mapping[str, str]) -> None:
-        (scratch / "image.def").write_text(text, encoding="utf-8")
-        build_arguments = {"BOOTSTRAP": "docker-archive", "FROM": "base.tar", "CONTEXT": "context", **label_arguments}
-        arguments = [word for name, value in build_arguments.items() for word in ("--build-arg", f"{name}={value}")]
-        self._build(sif, "image.def", scratch, arguments)
-
-    def _build(
-        self, sif: Path, source: str, scratch: Path, options: Sequence[str] = (), squash: str = _SQUASH_OPTIONS
-    ) -> None:
-        """Build a SIF from files in ``scratch``, by relative names, because a SIF records the name of its source."""
-        program = find_program() or "apptainer"
-        steps = not source.startswith("docker-archive:")
-        prefix = ["unshare", "--user", "--map-root-user"] if steps and lacks_privilege() else []
-        argv = [*prefix, program, "build", "--force", f"--mksquashfs-args={squash}", *options, str(sif), source]
-        folders = {"APPTAINER_TMPDIR": str(scratch), "APPTAINER_CACHEDIR": str(scratch / "cache"), **NO_CONFIG}
-        if not (result := run(argv, limit_s=_BUILD_S, env={**os.environ, **folders}, cwd=scratch)).exit.ok:
-            raise _build_error(result, sif)
 
     def image_file(self, prepared: Prepared) -> Path:
         """Return the SIF."""
@@ -276,42 +222,22 @@ class ApptainerEngine(CgroupConfined, Engine):
         room = _COPIES_OF_SIF * Path(prepared.reference).stat().st_size
         with self.places.cache.quick_scratch("named", room) as scratch:
             (scratch / "image.sif").symlink_to(prepared.reference)
-            definition_text = named_definition(environment, "image.sif", publisher_labels(folder))
+            definition_text = named_definition(APPTAINER, environment, "image.sif", publisher_labels(folder))
             (scratch / "named.def").write_text(definition_text, encoding="utf-8")
             built_sif = scratch / "named.sif"
-            self._build(built_sif, "named.def", scratch, (), _SQUASH_NAMED_OPTIONS)
+            build_sif(built_sif, "named.def", scratch, (), SQUASH_NAMED_OPTIONS)
             with disk_errors(target):
                 target.parent.mkdir(parents=True, exist_ok=True)
-                temporary = target.with_name(f".{target.name}.{os.getpid()}")
-                try:
-                    shutil.copyfile(built_sif, temporary)
-                    temporary.chmod(0o755)
-                    temporary.replace(target)
-                finally:
-                    temporary.unlink(missing_ok=True)
+                with built_sif.open("rb") as source, whole_file(target) as file:
+                    shutil.copyfileobj(source, file)
+                target.chmod(0o755)
         bill = target.with_name(f"{target.name}.sbom.json")
         records.write_named_bill(self.places.cache, prepared, bill, target.name, f"sha256:{file_digest(target)}")
         options = "--userns " if lacks_privilege() or needs_namespace() else ""
         return NamedImage(str(target), f"apptainer run {options}{'--nv ' if environment.for_cuda else ''}{target}")
 
-    def _files_digest(self, sif: Path, python: str) -> str:
-        return store_listing(self.places.cache, self._command_output(sif, listing_argv(python, "/", ENGINE_PATHS)))
-
     def _run_python(self, sif: Path, python: str, code: str) -> str:
-        return self._command_output(sif, [python, "-I", "-c", code]).strip()
-
-    def _command_output(self, sif: Path, command: Sequence[str], binds: Sequence[str] = ()) -> str:
-        options = ["--containall", "--cleanenv", "--no-home", "--no-privs", *identity(), *binds]
-        argv = [find_program() or "apptainer", "--silent", "exec", *options, str(sif), *command]
-        result = run(argv, limit_s=600.0, env={**os.environ, **NO_CONFIG})
-        if result.exit.ok:
-            return result.stdout
-        what = f"the SIF does not start: {result.last_words(3)}"
-        raise EngineError(what, remedy="run `apptainer --debug exec` for details")
-
-    def inside(self, mounts: Mounts) -> Mapping[str, str]:
-        """Return the paths inside the container."""
-        return {"work": WORK, **{name: f"{MOUNT_FOLDER}/{name}" for name in mounts.read}}
+        return output_in_sif(sif, [python, "-I", "-c", code]).strip()
 
     def holds(self, prepared: Prepared) -> bool:
         """Return whether the SIF exists and is unchanged."""
@@ -323,17 +249,17 @@ class ApptainerEngine(CgroupConfined, Engine):
             return running.exit()
 
     @contextlib.contextmanager
-    def started(self, job: Job) -> Iterator[ContainerJob]:
+    def started(self, job: Job) -> Iterator[GuardedJob]:
         """Start ``job`` in a container."""
-        marker = self._markers / marker_name(job)
+        marker = self._markers / f"{file_safe_name(job.run)}.{file_safe_name(job.label)}"
         with disk_errors(marker):
             marker.mkdir(parents=True, exist_ok=True)
         if user := container_user():
             allow_writes(job.mounts.work, user, made_here=job.mounts.work.is_relative_to(self.places.cache.root))
         argv = exec_argv(job, find_program() or "apptainer", (*identity(), *cgroup_options(job.limits)), marker)
         try:
-            with guarded_job(job, argv, host_variables()) as running:
-                yield ContainerJob(running.program, running.confinement)
+            with guarded_job(job, argv, host_variables(), has_client=True) as running:
+                yield running
         finally:
             self._kill_marked(marker.name)
 
@@ -343,7 +269,7 @@ class ApptainerEngine(CgroupConfined, Engine):
 
     def _kill_marked(self, marker: str) -> int:
         """Kill processes that still run under a marker, and remove the marker."""
-        processes = marked_processes(f"{self._markers}/{marker}")
+        processes = _marked_processes(f"/{self._markers.name}/{marker}")
         for process in processes:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(process, signal.SIGKILL)
@@ -382,19 +308,18 @@ class ApptainerEngine(CgroupConfined, Engine):
         return self._kill_marked(f"{file_safe_name(run)}.") + remove_run_cgroups(run)
 
 
-def _build_error(result: Finished, sif: Path) -> EnvmatrixError:
-    output = result.stderr + result.stdout
-    if _NO_NAMESPACE.search(output):  # first, because exceeding the limit of namespaces also reports "no space left"
-        return EngineError(
-            f"apptainer could not build {sif.name}: root here lacks CAP_SYS_RESOURCE and cannot create user namespaces",
-            remedy="start the container with --cap-add SYS_RESOURCE, or allow user namespaces on its host: "
-            "sysctl user.max_user_namespaces=15000",
-        )
-    if is_disk_full(output):
-        return disk_full_error(sif.parent)
-    error_lines = [line for line in output.splitlines() if line.startswith(("FATAL", "E:", "ERROR"))]
-    return EngineError(
-        f"apptainer could not build {sif.name}: {'; '.join(error_lines[-3:]) or result.last_words(3)}",
-        remedy="run `envmatrix doctor` to see what this machine lacks; if the base lacks a package, run "
-        "`envmatrix lock`",
-    )
+def _marked_processes(marker: str) -> list[int]:
+    """Return the processes that have a folder mounted at /mnt whose path contains ``marker``.
+
+    If Apptainer is killed, its container's processes are no longer its children, and their command line and variables
+    are the job's own. Only their mounts identify them (proc_pid_mountinfo(5)). A mount's root is relative to its own
+    file system, so only the last parts of its path are compared.
+    """
+    processes = []
+    for table in Path("/proc").glob("[0-9]*/mountinfo"):
+        with contextlib.suppress(OSError):
+            lines = table.read_text(encoding="utf-8", errors="replace").splitlines()
+            mounts = [fields for line in lines if len(fields := line.split(" ")) > 4]
+            if any(fields[4].endswith("/mnt") and marker in fields[3] for fields in mounts):
+                processes.append(int(table.parent.name))
+    return processes

@@ -7,13 +7,12 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from envmatrix.build.images.definitions import MOUNT_FOLDER, USER
-from envmatrix.engines.base import Job, Limits
+from envmatrix.build.images.definitions import USER
+from envmatrix.engines.base import WORK, Job, Limits
 from envmatrix.engines.gpu_devices import AMD, INTEL, NVIDIA, gpu_maker, visible_gpus
 from envmatrix.engines.local import preload_variable
 from envmatrix.errors import EngineError
 
-WORK = "/work"
 #: Kernel and machine settings that uid 0 may change even without capabilities.
 _KERNEL_PATHS = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/sys")
 _CGROUP_ROOT = "/sys/fs/cgroup"
@@ -106,16 +105,9 @@ def exec_argv(job: Job, program: str, whose: Sequence[str], marker: Path | None 
     """Return the command of a job. ``whose`` is ``identity()``.
 
     Variables are set by ``env -i`` inside: Apptainer before 1.5 changes quotes and dollars in its own options, and this
-    also keeps its own variables out. ``marker`` is an empty folder mounted to find the container's processes (see
-    ``marked_processes``).
+    also keeps its own variables out. ``marker`` is an empty folder mounted to find the container's processes.
     """
-    mounts = [
-        f"{job.mounts.work}:{WORK}:rw",
-        *(f"{path}:{MOUNT_FOLDER}/{name}:ro" for name, path in job.mounts.read.items()),
-    ]
-    mounts += map(":".join, job.mounts.at_own_paths())
-    mounts += [f"{path}:{inside}:ro" for inside, path in job.prepared.mounted.items()]
-    mounts += [f"{marker}:/mnt:ro"] if marker else []
+    mounts = [*map(":".join, job.container_mounts()), *([f"{marker}:/mnt:ro"] if marker else [])]
     bad_mount = next((mount for mount in mounts if mount.count(":") != 2 or "," in mount), None)
     if bad_mount:
         raise EngineError(f"Apptainer cannot mount a folder with a colon or comma in its path: {bad_mount}")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Protocol, runtime_checkable
+from typing import IO, ClassVar, Protocol, runtime_checkable
 
 from envmatrix.block.interleave import Running
 from envmatrix.block.process import Exit, Overlay, Place
-from envmatrix.build.cache import disk_errors
+from envmatrix.build.cache import disk_errors, json_digest
 from envmatrix.build.images.context import BaseImage
+from envmatrix.build.images.definitions import MOUNT_FOLDER
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.plan.environment import Environment, Image, Library, exists_for
 from envmatrix.system.architectures import this_architecture
@@ -70,6 +72,10 @@ def library_path(prepared: Prepared, key: str, file: str) -> str:
             remedy="install it there, or add its package with `apt:` or `requirements:` in matrix.yaml",
         )
     return file
+
+
+#: The work folder inside a container.
+WORK = "/work"
 
 
 @dataclass(frozen=True)
@@ -148,6 +154,18 @@ class Job:
     folder: Path | None = None
     overlay: Overlay | None = None
 
+    def container_mounts(self) -> list[tuple[str, str, str]]:
+        """Return the mounts of its container as (folder here, path inside, ro or rw), outer folders first."""
+        read = [(str(path), f"{MOUNT_FOLDER}/{name}", "ro") for name, path in self.mounts.read.items()]
+        libraries = [(folder, inside, "ro") for inside, folder in self.prepared.mounted.items()]
+        return [(str(self.mounts.work), WORK, "rw"), *read, *self.mounts.at_own_paths(), *libraries]
+
+
+def file_safe_name(text: str) -> str:
+    """Return a text as a safe file name; one that must change gets a hash to stay unique."""
+    safe = re.sub(r"[^A-Za-z0-9_-]", "-", text)[:100]
+    return safe if safe == text else f"{safe[:91]}-{json_digest(text)[:8]}"
+
 
 @contextlib.contextmanager
 def log_of(job: Job) -> Iterator[IO[bytes] | None]:
@@ -188,25 +206,14 @@ class Engine(Protocol):
     def name(self) -> str:
         """The name in matrix.yaml and for ``--engine``."""
 
-    @property
-    def preference(self) -> int:
-        """The order for ``--engine auto``, highest first; 0: used only if named."""
-        return 0
-
-    @property
-    def sizes_shm(self) -> bool:
-        """Whether the engine sets the size of /dev/shm to a design's ``shm``."""
-        return False
-
-    @property
-    def shares_files(self) -> bool:
-        """Whether processes see this machine's files at their own paths, and can use its venvs and libraries."""
-        return False
-
-    @property
-    def starts_anywhere(self) -> bool:
-        """Whether a process can start in its job's ``folder``."""
-        return False
+    #: The order for ``--engine auto``, highest first; 0: used only if named.
+    preference: ClassVar[int] = 0
+    #: Whether the engine sets the size of /dev/shm to a design's ``shm``.
+    sizes_shm: ClassVar[bool] = False
+    #: Whether processes see this machine's files at their own paths, and can use its venvs and libraries.
+    shares_files: ClassVar[bool] = False
+    #: Whether a process can start in its job's ``folder``.
+    starts_anywhere: ClassVar[bool] = False
 
     @property
     def isolation(self) -> str:
@@ -220,7 +227,8 @@ class Engine(Protocol):
         """Build or reuse ``image`` with all ``libraries``."""
 
     def inside(self, mounts: Mounts) -> Mapping[str, str]:
-        """Return the paths inside the environment of 'work' and of each of ``mounts.read``."""
+        """Return the paths inside the environment of 'work' and of ``mounts.read``; by default a container's."""
+        return {"work": WORK, **{name: f"{MOUNT_FOLDER}/{name}" for name in mounts.read}}
 
     def holds(self, prepared: Prepared) -> bool:
         """Return whether the prepared image exists unchanged; if not, a failed process is not a failed trial."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
 from envmatrix.build.cache import Cache, disk_errors, json_digest
 from envmatrix.build.debian.suites import bootstrap_argv
-from envmatrix.build.images.context import BuildInputs
+from envmatrix.build.images.context import BuildInputs, context_facts
 from envmatrix.build.images.definitions import recipe_digest
 from envmatrix.build.images.file_listing import ENGINE_PATHS, listing_argv
 from envmatrix.build.images.sbom import bill_of_materials, installed_packages, locked_packages, with_subject
@@ -19,15 +20,18 @@ from envmatrix.plan.environment import Image, Library
 from envmatrix.system.architectures import this_architecture
 
 
-def inputs_digest(places: BuildPaths, image: Image, libraries: tuple[Library, ...], *extra_inputs: object) -> str:
-    """Return a digest of all inputs of a prepared image, including the texts of its locks."""
+def record_file(
+    places: BuildPaths, engine: str, image: Image, libraries: tuple[Library, ...], *extra_inputs: object
+) -> Path:
+    """Return the file of a prepared image, named by all its inputs, including the texts of its locks."""
     architecture = this_architecture()
     pattern = re.compile(rf"({re.escape(image.name)}|libraries|system)\..*{re.escape(architecture)}\.txt\Z")
     names = sorted(places.locks.iterdir()) if places.locks.is_dir() else []
     texts = [path.read_text(encoding="utf-8", errors="replace") for path in names if pattern.match(path.name)]
     recipe_parts = (recipe_digest(wheels=True), bootstrap_argv("", Path(), ""), listing_argv("", "/", ENGINE_PATHS))
     held_libraries = [asdict(item) for item in libraries if item.is_for(image, architecture)]
-    return json_digest(asdict(image), held_libraries, texts, recipe_parts, extra_inputs)
+    key = json_digest(asdict(image), held_libraries, texts, recipe_parts, extra_inputs)
+    return places.cache.root / "prepared" / f"{engine}-{key[:24]}.json"
 
 
 def prepared_fields(prepared: Prepared) -> dict[str, object]:
@@ -51,14 +55,33 @@ def bill_file(cache: Cache, prepared: Prepared) -> Path:
     return cache.root / "sbom" / f"{prepared.facts.get('files_digest', '').removeprefix('sha256:')}.1.6.cdx.json"
 
 
-def write_bill(cache: Cache, prepared: Prepared, packages: str, inputs: BuildInputs) -> None:
-    """Write the bill from the output of ``sbom.PACKAGES``, the wheels, and the packages of library folders."""
+def built_image(
+    cache: Cache,
+    engine: str,
+    reference: str,
+    inputs: BuildInputs,
+    packages: str,
+    loader: frozenset[str],
+    facts: Mapping[str, str],
+    stamp: str = "",
+) -> Prepared:
+    """Return an image built from ``inputs``, and write its bill of materials.
+
+    The bill is made from ``packages`` (the output of ``sbom.PACKAGES``), the wheels, and the packages of library
+    folders. ``facts`` are those beyond its context's.
+    """
+    facts = {**context_facts(inputs), **facts}
+    prepared = Prepared(
+        inputs.image.name, engine, reference, inputs.python, inputs.libraries(), facts, inputs.folders.missing, loader,
+        stamp=stamp,
+    )  # fmt: skip
     components = [
         *installed_packages(packages, inputs.debs),
-        *locked_packages((*inputs.wheels, *inputs.folders.pins), inputs.wheel_files),
+        *locked_packages((*inputs.wheels.pins, *inputs.folders.pins), inputs.wheels.files),
     ]
-    bill = bill_of_materials(prepared.image, prepared.facts["files_digest"], components)
+    bill = bill_of_materials(prepared.image, facts["files_digest"], components)
     cache.write(bill_file(cache, prepared), json.dumps(bill, indent=1) + "\n")
+    return prepared
 
 
 def write_named_bill(cache: Cache, prepared: Prepared, target: Path, name: str, digest: str) -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from envmatrix.block.crowd import MOST_PROCESSES
-from envmatrix.engines.base import QUOTA_PERIOD_US, Limits, quota_us
+from envmatrix.engines.base import QUOTA_PERIOD_US, Job, Limits, file_safe_name, quota_us
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.system.process import Place
 
+_PREFIX = "envmatrix-"
 _ROOT = Path("/sys/fs/cgroup")
 #: For each version 1 controller: possible mount points, and the file of its limit.
 _VERSION_1 = {
@@ -27,14 +28,14 @@ _DOCKER_REMEDY = "use `--engine docker`, or start envmatrix as root, or under a 
 
 @dataclass(frozen=True)
 class Confinement:
-    """``kind`` is what enforces the memory limit; ``place`` is how the process starts.
+    """How a process starts, and the cgroup that limits its memory (None: RLIMIT_DATA, or no limit)."""
 
-    ``ran_out`` is called when it ends, and returns whether memory ran out.
-    """
-
-    kind: str
     place: Place
-    ran_out: Callable[[], bool] = lambda: False
+    memory_group: Path | None = None
+
+    def ran_out(self) -> bool:
+        """Return whether memory ran out, when the process has ended."""
+        return self.memory_group is not None and _ran_out_of_memory(self.memory_group)
 
 
 def plain_place(limits: Limits) -> Place:
@@ -70,14 +71,6 @@ def limit_holder() -> str:
     return cgroup[1] if cgroup else "RLIMIT_DATA"
 
 
-class CgroupConfined:
-    """An engine whose processes start in cgroups created by envmatrix (``LimitsCpuTime``)."""
-
-    def why_no_quota(self) -> str | None:
-        """Return why CPU time cannot be limited here; None if it can."""
-        return None if _find_cgroup("cpu") else f"{_NO_QUOTA}\n  -> {_DOCKER_REMEDY}"
-
-
 def _ran_out_of_memory(group: Path) -> bool:
     for name in ("memory.oom_control", "memory.events"):
         with contextlib.suppress(OSError):
@@ -86,85 +79,65 @@ def _ran_out_of_memory(group: Path) -> bool:
     return False
 
 
-@contextlib.contextmanager
-def _limit_memory(name: str, limit: int, place: Place) -> Iterator[Confinement]:
-    without = Confinement("RLIMIT_DATA", replace(place, data_bytes=limit))
-    cgroup = _find_cgroup("memory")
-    if cgroup is None:
-        yield without
-        return
-    parent, kind = cgroup
-    group = parent / name
-    try:
-        group.mkdir(exist_ok=True)
-        file = "memory.max" if kind == "cgroup v2" else _VERSION_1["memory"][1]
-        (group / file).write_text(str(limit), encoding="ascii")
-        _forbid_swap(group)
-    except OSError:
-        yield without
-        return
-    try:
-        yield Confinement(kind, _enter_cgroup(place, group), lambda: _ran_out_of_memory(group))
-    finally:
-        remove_cgroup(group)
+def _limit_files(limits: Limits) -> dict[str, dict[str, dict[str, str]]]:
+    """Return the wanted limits as controller -> kind of cgroup -> file -> text.
 
-
-def _forbid_swap(group: Path) -> None:
-    """Disable swap, which would otherwise escape the memory limit (cgroup v2)."""
-    file = group / "memory.swap.max"
-    if file.exists():
-        file.write_text("0", encoding="ascii")
-
-
-def _enter_cgroup(place: Place, group: Path) -> Place:
-    return replace(place, groups=tuple(dict.fromkeys((*place.groups, group))))
-
-
-@contextlib.contextmanager
-def _limit_cpu_time(name: str, cpus: float, place: Place) -> Iterator[Place]:
-    """Limit the CPU time of processes per period with cpu.max (v2) or cpu.cfs_quota_us (v1).
-
-    https://docs.kernel.org/scheduler/sched-bwc.html
+    CPU time is limited per period: https://docs.kernel.org/scheduler/sched-bwc.html. Processes and threads are limited
+    for root only; the supervisor limits those of other users.
     """
-    cgroup = _find_cgroup("cpu")
-    if cgroup is None:
-        raise SkipEnvironmentError(_NO_QUOTA, remedy=_DOCKER_REMEDY)
-    parent, kind = cgroup
-    group, quota = parent / name, quota_us(cpus)
-    files = {"cpu.max": f"{quota} {QUOTA_PERIOD_US}"}
-    if kind == "cgroup v1":
-        files = {"cpu.cfs_period_us": f"{QUOTA_PERIOD_US}", "cpu.cfs_quota_us": f"{quota}"}
-    try:
-        try:
-            group.mkdir(exist_ok=True)
-            for file, text in files.items():
-                (group / file).write_text(text, encoding="ascii")
-        except OSError as error:
-            message = f"cannot limit the CPU time of a process: {error.strerror} ({error.filename})"
-            raise SkipEnvironmentError(message, remedy=_DOCKER_REMEDY) from error
-        yield _enter_cgroup(place, group)
-    finally:
-        remove_cgroup(group)
+    files: dict[str, dict[str, dict[str, str]]] = {}
+    if limits.cpu_quota is not None:
+        quota, period = str(quota_us(limits.cpu_quota)), str(QUOTA_PERIOD_US)
+        version_1 = {"cpu.cfs_period_us": period, "cpu.cfs_quota_us": quota}
+        files["cpu"] = {"cgroup v1": version_1, "cgroup v2": {"cpu.max": f"{quota} {period}"}}
+    if limits.memory_bytes is not None:
+        most = str(limits.memory_bytes)
+        files["memory"] = {"cgroup v1": {"memory.limit_in_bytes": most}, "cgroup v2": {"memory.max": most}}
+    if os.geteuid() == 0:
+        files["pids"] = {kind: {"pids.max": str(MOST_PROCESSES)} for kind in ("cgroup v1", "cgroup v2")}
+    return files
+
+
+def _create_cgroup(group: Path, files: Mapping[str, str]) -> None:
+    """Create a cgroup with these limits. Raises OSError."""
+    group.mkdir(exist_ok=True)
+    for file, text in files.items():
+        (group / file).write_text(text, encoding="ascii")
+    swap = group / "memory.swap.max"
+    if "memory.max" in files and swap.exists():  # memory in swap would escape the limit
+        swap.write_text("0", encoding="ascii")
 
 
 @contextlib.contextmanager
-def _limit_processes(name: str, place: Place) -> Iterator[Place]:
-    """Limit processes and threads of root, as far as possible; the supervisor limits those of other users."""
-    cgroup = None if os.geteuid() else _find_cgroup("pids")
-    if cgroup is None:
-        yield place
-        return
-    group = cgroup[0] / name
-    try:
-        try:
-            group.mkdir(exist_ok=True)
-            (group / "pids.max").write_text(str(MOST_PROCESSES), encoding="ascii")
-        except OSError:
-            yield place
-        else:
-            yield _enter_cgroup(place, group)
-    finally:
-        remove_cgroup(group)
+def prepare_confinement(name: str, limits: Limits) -> Iterator[Confinement]:
+    """Prepare a process's placement, memory limit, CPU quota and process limit, in a cgroup called ``name``.
+
+    Raises SkipEnvironmentError if CPU time cannot be limited.
+    """
+    groups: dict[str, Path] = {}
+    with contextlib.ExitStack() as opened:
+        for controller, files in _limit_files(limits).items():
+            parent, kind = _find_cgroup(controller) or (None, "")
+            if parent is None:
+                if controller == "cpu":
+                    raise SkipEnvironmentError(_NO_QUOTA, remedy=_DOCKER_REMEDY)
+                continue
+            opened.callback(remove_cgroup, parent / name)
+            try:
+                _create_cgroup(parent / name, files[kind])
+                groups[controller] = parent / name
+            except OSError as error:
+                if controller == "cpu":
+                    message = f"cannot limit the CPU time of a process: {error.strerror} ({error.filename})"
+                    raise SkipEnvironmentError(message, remedy=_DOCKER_REMEDY) from error
+        data_bytes = None if "memory" in groups else limits.memory_bytes
+        place = Place(limits.cpus, limits.memory_nodes, tuple(dict.fromkeys(groups.values())), data_bytes)
+        yield Confinement(place, groups.get("memory"))
+
+
+def cgroup_name(job: Job) -> str:
+    """Return the name of a job's cgroup; a run of another project can have the same name at the same time."""
+    return f"{_PREFIX}{file_safe_name(job.run)}.{file_safe_name(job.label)}.{os.getpid()}"
 
 
 def remove_cgroup(group: Path) -> bool:
@@ -187,17 +160,18 @@ def leftover_cgroups(prefix: str) -> list[Path]:
     return sorted(group for parent in parents for group in parent.glob(f"{prefix}*"))
 
 
-@contextlib.contextmanager
-def prepare_confinement(name: str, limits: Limits) -> Iterator[Confinement]:
-    """Prepare a process's placement, memory limit, CPU quota and process limit, in a cgroup called ``name``.
+class CgroupConfined:
+    """An engine whose processes start in cgroups created by envmatrix (``LimitsCpuTime``)."""
 
-    Raises SkipEnvironmentError if CPU time cannot be limited.
-    """
-    place = Place(limits.cpus, limits.memory_nodes)
-    with contextlib.ExitStack() as opened:
-        if limits.cpu_quota is not None:
-            place = opened.enter_context(_limit_cpu_time(name, limits.cpu_quota, place))
-        confined = Confinement("none", place)
-        if limits.memory_bytes is not None:
-            confined = opened.enter_context(_limit_memory(name, limits.memory_bytes, place))
-        yield replace(confined, place=opened.enter_context(_limit_processes(name, confined.place)))
+    def why_no_quota(self) -> str | None:
+        """Return why CPU time cannot be limited here; None if it can."""
+        return None if _find_cgroup("cpu") else f"{_NO_QUOTA}\n  -> {_DOCKER_REMEDY}"
+
+    def sweep(self, run: str) -> int:
+        """Remove the cgroups of a killed run, whose processes ended with it."""
+        return remove_run_cgroups(run)
+
+
+def remove_run_cgroups(run: str) -> int:
+    """Remove the cgroups left by a killed run of that name; return their number."""
+    return sum(remove_cgroup(group) for group in leftover_cgroups(f"{_PREFIX}{file_safe_name(run)}."))

@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,15 +19,15 @@ from envmatrix.block import interrupts
 from envmatrix.block.crowd import MOST_PROCESSES
 from envmatrix.block.process import Exit, cleanup_watcher
 from envmatrix.build.cache import disk_errors
-from envmatrix.build.images.context import BaseImage, bench_digest, context_facts
-from envmatrix.build.images.definitions import MOUNT_FOLDER, USER
+from envmatrix.build.images.context import BaseImage, bench_digest
+from envmatrix.build.images.definitions import USER
 from envmatrix.build.images.file_listing import ENGINE_PATHS, listing_argv, store_listing
 from envmatrix.build.images.labels import publisher_labels
 from envmatrix.build.images.sbom import PACKAGES
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines import build_record as records
 from envmatrix.engines import docker_end
-from envmatrix.engines.base import QUOTA_PERIOD_US, Engine, Job, Mounts, NamedImage, Prepared, log_of, quota_us
+from envmatrix.engines.base import QUOTA_PERIOD_US, WORK, Engine, Job, NamedImage, Prepared, log_of, quota_us
 from envmatrix.engines.docker_client import (
     APIError,
     DockerClient,
@@ -46,7 +46,6 @@ from envmatrix.errors import EngineError, NoTrialError, StoreError
 from envmatrix.plan.environment import Environment, Image, Library
 from envmatrix.system.progress import ProgressCallback
 
-_WORK = "/work"
 _TMP_BYTES = 2**30
 #: Seconds to wait for the rest of a container's output after its end.
 _LAST_WORDS_S = 10.0
@@ -93,20 +92,15 @@ class DockerEngine(Engine):
     ) -> Prepared:
         images = DockerImages(client, self.places)
         engine_id = f"{os.environ.get('DOCKER_HOST', '')} {client.info().get('DockerRootDir')}"  # Podman's ID changes
-        key = records.inputs_digest(self.places, image, libraries, engine_id)
-        build_record = self.places.cache.root / "prepared" / f"docker-{key[:24]}.json"
+        build_record = records.record_file(self.places, self.name, image, libraries, engine_id)
         last_prepared = records.prepared_from(self.places.cache.read_json(build_record))
         if last_prepared and self._image_exists(client, last_prepared) and not fresh:
             return last_prepared
         tag, inputs = images.build(image, libraries, progress, fresh=fresh)
         attributes = client.images.get(tag).attrs
         loader, packages, listing = _inspect_image(client, tag, inputs.python)
-        files = store_listing(self.places.cache, listing)
-        facts = {**context_facts(inputs), **container_facts(attributes), "files_digest": files}
-        prepared = Prepared(
-            image.name, self.name, tag, inputs.python, inputs.libraries(), facts, inputs.folders.missing, loader
-        )
-        records.write_bill(self.places.cache, prepared, packages, inputs)
+        facts = {**container_facts(attributes), "files_digest": store_listing(self.places.cache, listing)}
+        prepared = records.built_image(self.places.cache, self.name, tag, inputs, packages, loader, facts)
         self.places.cache.write(build_record, json.dumps(records.prepared_fields(prepared)))
         return prepared
 
@@ -159,10 +153,6 @@ class DockerEngine(Engine):
         """Return the size of an image's files in bytes."""
         with _docker_client("inspecting an image") as client:
             return int(client.images.get(prepared.reference).attrs["Size"])
-
-    def inside(self, mounts: Mounts) -> Mapping[str, str]:
-        """Return the paths inside the container."""
-        return {"work": _WORK, **{name: f"{MOUNT_FOLDER}/{name}" for name in mounts.read}}
 
     def holds(self, prepared: Prepared) -> bool:
         """Return whether the image still exists."""
@@ -237,10 +227,7 @@ def container_config(job: Job, user: str, cache: Path) -> dict[str, object]:
     Apptainer: Docker's filter blocks set_mempolicy and can slow the CPU down.
     """
     limits = job.limits
-    binds = [f"{job.mounts.work}:{_WORK}:rw"]
-    binds += [f"{path}:{MOUNT_FOLDER}/{name}:ro" for name, path in job.mounts.read.items()]
-    binds += map(":".join, job.mounts.at_own_paths())
-    binds += [f"{path}:{inside}:ro" for inside, path in job.prepared.mounted.items()]
+    binds = [":".join(mount) for mount in job.container_mounts()]
     bad_bind = next((bind for bind in binds if bind.count(":") != 2), None)
     if bad_bind:
         raise EngineError(
@@ -274,7 +261,7 @@ def container_config(job: Job, user: str, cache: Path) -> dict[str, object]:
         "Entrypoint": list(job.argv[:1]),
         "Cmd": list(job.argv[1:]),
         "Env": [f"{name}={value}" for name, value in variables.items()],
-        "WorkingDir": str(job.mounts.start or _WORK),
+        "WorkingDir": str(job.mounts.start or WORK),
         "User": user,
         "NetworkDisabled": True,
         "Labels": {RUN_LABEL: job.run, CACHE_LABEL: str(cache), "org.envmatrix.trial": job.label},

@@ -22,7 +22,7 @@ from envmatrix.build.images.context import (
     gather_build_inputs,
     write_context,
 )
-from envmatrix.build.images.definitions import STAGE_LABEL, USER, dockerfile, named_dockerfile
+from envmatrix.build.images.definitions import DOCKER, STAGE_LABEL, USER, image_definition, named_definition
 from envmatrix.build.images.labels import TITLE, image_title, named_labels
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.docker_client import APIError, DockerClient, ImageNotFound, NotFound, docker_errors
@@ -147,7 +147,7 @@ class DockerImages:
         with self.places.cache.exclusive_lock(tag), self.places.cache.scratch("context") as scratch:
             write_context(inputs, self.places.bench, scratch)
             arguments = {**inputs.build_arguments(bench), "BASE": self._image_id(inputs.base.reference)}
-            self.build_from(scratch, dockerfile(inputs.recipe(stage=tag)), tag, arguments)
+            self.build_from(scratch, image_definition(DOCKER, image, inputs.base.reference, stage=tag), tag, arguments)
             self._remove_untagged(TITLE, image_title(image.name))
         return tag, inputs
 
@@ -185,7 +185,7 @@ class DockerImages:
         """Build the image of a named environment (its image with variables and labels); return the tag."""
         tag = f"envmatrix/{repository_name(environment.name)}:latest"
         with docker_errors(f"looking for {parent}"):
-            dockerfile_text = named_dockerfile(environment, self._image_id(parent), publisher)
+            dockerfile_text = named_definition(DOCKER, environment, self._image_id(parent), publisher)
         progress(f"building {tag} on {parent}: only metadata changes")
         archive = io.BytesIO()
         with tarfile.open(fileobj=archive, mode="w") as tar:

@@ -14,19 +14,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envmatrix.build.cache import json_digest
-from envmatrix.build.images.definitions import MOUNT_FOLDER
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.apptainer_command import find_program
-from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, Prepared, log_of
-from envmatrix.engines.confinement import CgroupConfined, plain_place, prepare_confinement
-from envmatrix.engines.local import cgroup_name, preload_variable, remove_run_cgroups
+from envmatrix.engines.base import WORK, CommandLine, Engine, Job, Prepared
+from envmatrix.engines.confinement import CgroupConfined, plain_place
+from envmatrix.engines.local import guarded_job, preload_variable
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.plan.environment import Image, Library
 from envmatrix.system.process import Exit, Order, run, run_logged
 from envmatrix.system.progress import ProgressCallback
 
-_WORK = "/work"
 _LIMIT_S = 1800.0
 _HOST_VARIABLES = (
     "PATH", "HOME", "USER", "TMPDIR", "XDG_RUNTIME_DIR", "XDG_DATA_HOME", "ENROOT_DATA_PATH", "ENROOT_RUNTIME_PATH",
@@ -50,9 +48,7 @@ def start_argv(job: Job, image: str, program: str = "enroot") -> list[str]:
 
     Variables are set by ``env -i`` inside, so that none from Enroot or the host reach the process.
     """
-    mounts = [(str(job.mounts.work), _WORK, "rw")]
-    mounts += [(str(path), f"{MOUNT_FOLDER}/{name}", "ro") for name, path in job.mounts.read.items()]
-    mounts += job.mounts.at_own_paths()
+    mounts = job.container_mounts()
     bad_source = next((source for source, _, _ in mounts if re.search(r"[\s:,\\$]", source)), None)
     if bad_source:
         raise EngineError(
@@ -71,7 +67,7 @@ def start_argv(job: Job, image: str, program: str = "enroot") -> list[str]:
         "/bin/sh",
         "-c",
         'cd "$0" && exec "$@"',
-        str(job.mounts.start or _WORK),
+        str(job.mounts.start or WORK),
         "/usr/bin/env",
         "-i",
         *(f"{name}={value}" for name, value in variables.items()),
@@ -90,12 +86,8 @@ class EnrootEngine(CgroupConfined, Engine):
     @property
     def isolation(self) -> str:
         """How a trial is isolated: from other files, and little else."""
-        root = (
-            "root rights inside (start envmatrix as another user to avoid that)"
-            if os.geteuid() == 0
-            else "your own uid"
-        )
-        return f"trials have the machine's network and processes and {root}"
+        as_root = "root rights inside (start envmatrix as another user to avoid that)"
+        return f"trials have the machine's network and processes and {'your own uid' if os.geteuid() else as_root}"
 
     def unavailable(self) -> str | None:
         """Return why Enroot cannot be used here; None if it can."""
@@ -118,32 +110,24 @@ class EnrootEngine(CgroupConfined, Engine):
             _extract_squashfs(Path(prepared.reference), place / "image.sqsh")
 
         self.places.cache.folder(file.parent, take_out)
-        container_names = run(["enroot", "list"], limit_s=_LIMIT_S).stdout.split()
         name = container_name(str(file))
-        if name not in container_names:
+        if name not in _unpacked_containers():
             progress(f"unpacking {file} as {name}")
-            _run_checked(["enroot", "create", "--name", name, str(file)])
+            created = run(["enroot", "create", "--name", name, str(file)], limit_s=_LIMIT_S)
+            if not created.exit.ok:
+                raise EngineError(f"enroot could not unpack the image: {created.last_words(2)}")
         return replace(prepared, engine=self.name, reference=str(file))
-
-    def inside(self, mounts: Mounts) -> Mapping[str, str]:
-        """Return the paths inside the container."""
-        return {"work": _WORK, **{name: f"{MOUNT_FOLDER}/{name}" for name in mounts.read}}
 
     def holds(self, prepared: Prepared) -> bool:
         """Return whether the image still exists, packed and unpacked."""
-        container_names = run(["enroot", "list"], limit_s=_LIMIT_S).stdout.split()
-        return Path(prepared.reference).exists() and container_name(prepared.reference) in container_names
+        return Path(prepared.reference).exists() and container_name(prepared.reference) in _unpacked_containers()
 
     def run(self, job: Job) -> Exit:
         """Run ``job`` in the unpacked container; it ends with this process."""
         argv = start_argv(job, container_name(job.prepared.reference))
-        limits = job.limits
         variables = {name: os.environ[name] for name in _HOST_VARIABLES if name in os.environ}
-        limited = prepare_confinement(cgroup_name(job), limits)
-        with log_of(job) as log, limited as confinement:
-            exit_status = run_logged(Order(argv, variables, job.mounts.work, limits.seconds, confinement.place), log)
-            code = -(exit_status.code - 128) if exit_status.code > 128 else exit_status.code
-            return replace(exit_status, code=code, out_of_memory=not exit_status.ok and confinement.ran_out())
+        with guarded_job(job, argv, variables, has_client=True) as running:
+            return running.exit()
 
     def command_line(self, job: Job) -> CommandLine:
         """Return ``job`` as a command; it starts the squashfs file, because containers may be local to a node."""
@@ -165,9 +149,9 @@ class EnrootEngine(CgroupConfined, Engine):
         """Return the path of the bill of materials of the SIF that the squashfs comes from."""
         return ApptainerEngine(self.places).bill_file(prepared)
 
-    def sweep(self, run: str) -> int:
-        """Remove the cgroups of a killed run (its containers ended with it)."""
-        return remove_run_cgroups(run)
+
+def _unpacked_containers() -> list[str]:
+    return run(["enroot", "list"], limit_s=_LIMIT_S).stdout.split()
 
 
 def _extract_squashfs(sif: Path, target: Path) -> None:
@@ -180,9 +164,3 @@ def _extract_squashfs(sif: Path, target: Path) -> None:
         exit_status = run_logged(Order([program, "sif", "dump", number, str(sif)], None, target.parent, _LIMIT_S), file)
     if not exit_status.ok:
         raise EngineError(f"cannot extract the squashfs from {sif}: the process {exit_status}")
-
-
-def _run_checked(argv: list[str]) -> None:
-    result = run(argv, limit_s=_LIMIT_S)
-    if not result.exit.ok:
-        raise EngineError(f"enroot could not unpack the image: {result.last_words(2)}")

@@ -12,11 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import IO
 
 from envmatrix.build import modules
 from envmatrix.build.cache import json_digest
 from envmatrix.build.images.file_listing import listing_argv, store_listing
-from envmatrix.build.libraries import LibraryBuilder, LibraryFolders, sections_digest
+from envmatrix.build.libraries import LibraryBuilder, LibraryFolders
+from envmatrix.build.lockfile import Section
 from envmatrix.build.locks import Locks
 from envmatrix.build.paths import BuildPaths
 from envmatrix.build.python import conda
@@ -24,16 +26,16 @@ from envmatrix.build.python.interpreters import Python, cached_python, inspect_i
 from envmatrix.build.python.overlays import build_overlay, inspect_base_python
 from envmatrix.build.python.source_builds import check_uv, fetch_wheels
 from envmatrix.build.python.venvs import build_venv, site_packages
+from envmatrix.build.python.wheelhouse import EnvironmentWheels
 from envmatrix.build.system_libraries import loader_cache
+from envmatrix.engines import build_record as records
 from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, Prepared, log_of
-from envmatrix.engines.build_record import inputs_digest, prepared_from
 from envmatrix.engines.confinement import (
     CgroupConfined,
     Confinement,
-    leftover_cgroups,
+    cgroup_name,
     plain_place,
     prepare_confinement,
-    remove_cgroup,
 )
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.plan.environment import Image, Library
@@ -41,12 +43,11 @@ from envmatrix.plan.export_lines import posix_quote
 from envmatrix.plan.export_lines import program_command as words_of
 from envmatrix.system.cuda_driver import driver_search_path
 from envmatrix.system.host import has_gpu
-from envmatrix.system.process import Exit, Order, SupervisedProcess, parse_last_json, run, started
+from envmatrix.system.process import Exit, Order, SupervisedProcess, output_streams, parse_last_json, run
 from envmatrix.system.progress import ProgressCallback
 
 _PATH = "/usr/bin:/bin"
 _TORCH_CODE = "import json, torch; print(json.dumps([torch.__version__, torch.__file__]))"
-_CGROUP_PREFIX = "envmatrix-"
 _LISTING_S = 600.0
 
 
@@ -84,27 +85,22 @@ class LocalEngine(CgroupConfined, Engine):
                 remedy="use `--engine docker` or `--engine apptainer`",
             )
         if image.conda:
-            conda_image, solved = conda.ensure_conda_environment(self.places.cache, image, progress)
+            conda_image, conda_facts = conda.ensure_conda_environment(self.places.cache, image, progress)
             conda_prepared = self.prepare(conda_image, libraries, progress)
-            return replace(conda_prepared, facts={**conda_prepared.facts, **solved.facts})
+            return replace(conda_prepared, facts={**conda_prepared.facts, **conda_facts})
         if image.modules:  # not cached, because modules may change
             return replace(self._prepare_with_modules(image, libraries, progress), loader=frozenset(loader_cache()))
-        python = (
-            _find_interpreter(image.interpreter)
-            if image.interpreter
-            else cached_python(self.places.cache, image.python)
-        )
-        base_python = inspect_base_python(python) if image.interpreter else None  # it may have been upgraded
-        digest = inputs_digest(self.places, image, libraries, asdict(python), base_python.digest if base_python else "")
-        build_record = self.places.cache.root / "prepared" / f"local-{digest[:24]}.json"
-        last_prepared = prepared_from(self.places.cache.read_json(build_record))
-        prepared = _if_still_present(last_prepared)
-        if prepared is None:
-            if last_prepared and Path(last_prepared.reference).is_relative_to(self.places.cache.root):
-                shutil.rmtree(last_prepared.reference, ignore_errors=True)  # an incomplete venv is unusable
+        cache, interpreter = self.places.cache, image.interpreter
+        python = _find_interpreter(interpreter) if interpreter else cached_python(cache, image.python)
+        base_digest = inspect_base_python(python).digest if interpreter else ""  # it may have been upgraded
+        build_record = records.record_file(self.places, self.name, image, libraries, asdict(python), base_digest)
+        prepared = records.prepared_from(cache.read_json(build_record))
+        if prepared is None or not self.holds(prepared):
+            if prepared and Path(prepared.reference).is_relative_to(cache.root):
+                shutil.rmtree(prepared.reference, ignore_errors=True)  # an incomplete venv is unusable
             prepared = self._build(image, libraries, python, progress)
             if not prepared.missing and not prepared.without_torch:  # a missing one may be installed later
-                self.places.cache.write(build_record, json.dumps({**asdict(prepared), "loader": None}))
+                cache.write(build_record, json.dumps(records.prepared_fields(prepared)))
         return replace(prepared, loader=frozenset(loader_cache()))
 
     def _prepare_with_modules(
@@ -127,7 +123,7 @@ class LocalEngine(CgroupConfined, Engine):
         variables: Mapping[str, str] | None = None,
     ) -> Prepared:
         cache = self.places.cache
-        locks = Locks(self.places.locks, cache)
+        locks = Locks(self.places.locks, cache, progress)
         without = ""
         if image.on_host:
             reference, program, facts = self._given_python(image, python, locks, progress)
@@ -136,7 +132,7 @@ class LocalEngine(CgroupConfined, Engine):
         else:
             reference, program, facts = self._locked_venv(image, python, locks, progress)
         host = python if not image.on_host else cached_python(cache, None)
-        folders: LibraryFolders = LibraryBuilder(cache, locks, host, progress).build(libraries, image)
+        folders: LibraryFolders = LibraryBuilder(locks, host).build(libraries, image)
         facts = {**facts, "python": python.version, **folders.facts}
         return Prepared(
             image.name, self.name, reference, program, folders.folders, facts, folders.missing, without_torch=without
@@ -168,28 +164,30 @@ class LocalEngine(CgroupConfined, Engine):
         had = {f"package conda:{name}": version for name, version in base.conda}
         if not image.requirements:
             return python.path, python.path, {"over_packages": base.digest, **had}
-        path, section = locks.overlay_lock(image, python, base, progress)
-        check_uv(self.places.cache, section.packages)
-        wheels = fetch_wheels(self.places.cache, image, (path, section), python, progress)
-        folder = build_overlay(self.places.cache, python, base, wheels.pins, wheels.files, progress)
-        facts = {"over": python.path, "over_packages": base.digest, "lock": path.name, **had}
-        facts |= {"lock_digest": f"sha256:{sections_digest([section])}"}
-        facts |= {f"package {pin.name}": pin.version for pin in section.packages}
+        wheels, facts = self._fetch_locked(image, python, locks.overlay_lock(image, python, base), progress)
+        folder = build_overlay(self.places.cache, python, base, wheels, progress)
+        facts = {"over": python.path, "over_packages": base.digest, **had, **facts}
         return str(folder), str(folder / "bin" / "python"), facts
 
     def _locked_venv(
         self, image: Image, python: Python, locks: Locks, progress: ProgressCallback
     ) -> tuple[str, str, dict[str, str]]:
-        path, section = locks.image_lock(image, python, progress)
-        check_uv(self.places.cache, section.packages)
-        wheels = fetch_wheels(self.places.cache, image, (path, section), python, progress)
-        folder = build_venv(self.places.cache, python, wheels.pins, wheels.files, progress)
+        wheels, facts = self._fetch_locked(image, python, locks.image_lock(image, python), progress)
+        folder = build_venv(self.places.cache, python, wheels, progress)
         program = str(folder / "bin" / "python")
         listing = run(listing_argv(program, str(site_packages(folder))), limit_s=_LISTING_S).stdout
-        facts = {"lock": path.name, "lock_digest": f"sha256:{sections_digest([section])}"}
-        facts |= {"files_digest": store_listing(self.places.cache, listing)}
-        facts |= {f"package {pin.name}": pin.version for pin in section.packages} | dict(wheels.facts)
-        return str(folder), program, facts
+        files_digest = store_listing(self.places.cache, listing)
+        return str(folder), program, {**facts, "files_digest": files_digest, **wheels.facts}
+
+    def _fetch_locked(
+        self, image: Image, python: Python, locked: tuple[Path, Section], progress: ProgressCallback
+    ) -> tuple[EnvironmentWheels, dict[str, str]]:
+        """Return the wheels of a lock and the facts about it."""
+        path, section = locked
+        check_uv(self.places.cache, section.packages)
+        wheels = fetch_wheels(self.places.cache, image, locked, python, progress)
+        packages = {f"package {pin.name}": pin.version for pin in section.packages}
+        return wheels, {"lock": path.name, "lock_digest": section.digest, **packages}
 
     def inside(self, mounts: Mounts) -> Mapping[str, str]:
         """Return host paths: a local process sees all files."""
@@ -197,7 +195,8 @@ class LocalEngine(CgroupConfined, Engine):
 
     def holds(self, prepared: Prepared) -> bool:
         """Return whether the venv and the libraries still exist."""
-        return _if_still_present(prepared) is not None
+        paths = [prepared.reference, prepared.python, *prepared.libraries.values()]
+        return all(Path(path).exists() for path in paths)
 
     def run(self, job: Job) -> Exit:
         """Run ``job`` with exactly its variables; LD_PRELOAD is set only in the child process."""
@@ -229,49 +228,33 @@ class LocalEngine(CgroupConfined, Engine):
             f"exec {placement}{start}{words_of(prepared.python, program)}",
         ]
 
-    def sweep(self, run: str) -> int:
-        """Remove the cgroups of a killed run (its processes ended with it)."""
-        return remove_run_cgroups(run)
 
+class GuardedJob(SupervisedProcess):
+    """A job started by a supervisor, directly or through a container's client, whose status 128 + N means signal N."""
 
-@dataclass(frozen=True)
-class GuardedJob:
-    """A job started by a supervisor, directly or through a client such as Apptainer's."""
-
-    program: SupervisedProcess
-    confinement: Confinement
-
-    def fileno(self) -> int:
-        """Return the file descriptor that becomes readable when it ends."""
-        return self.program.fileno()
-
-    def hold(self) -> None:
-        """Pause all its processes."""
-        self.program.hold()
-
-    def release(self) -> None:
-        """Resume all its processes."""
-        self.program.release()
-
-    def end(self) -> None:
-        """Start ending it without waiting."""
-        self.program.end()
+    def __init__(self, order: Order, log: IO[bytes] | None, confinement: Confinement, *, has_client: bool) -> None:
+        super().__init__(order, output_streams(log))
+        self.confinement = confinement
+        self.has_client = has_client
 
     def exit(self) -> Exit:
         """Wait until it ends, and return its exit."""
-        program_exit = self.program.answer()
-        return replace(program_exit, out_of_memory=not program_exit.ok and self.confinement.ran_out())
+        ended = self.answer()
+        code = 128 - ended.code if self.has_client and ended.code > 128 else ended.code
+        return replace(ended, code=code, out_of_memory=not ended.ok and self.confinement.ran_out())
 
 
 @contextlib.contextmanager
-def guarded_job(job: Job, argv: Sequence[str], env: Mapping[str, str]) -> Iterator[GuardedJob]:
+def guarded_job(
+    job: Job, argv: Sequence[str], env: Mapping[str, str], *, has_client: bool = False
+) -> Iterator[GuardedJob]:
     """Start the command of a job with the placement and memory of its limits."""
-    limited = prepare_confinement(cgroup_name(job), job.limits)
-    with log_of(job) as log, limited as confinement:
+    with log_of(job) as log, prepare_confinement(cgroup_name(job), job.limits) as confinement:
         folder = job.folder or job.mounts.work
         order = Order(argv, env, folder, job.limits.seconds, confinement.place, overlay=job.overlay)
-        with started(order, log) as program:
-            yield GuardedJob(program, confinement)
+        running = GuardedJob(order, log, confinement, has_client=has_client)
+        with running:
+            yield running
 
 
 def _variables(job: Job) -> dict[str, str]:
@@ -291,30 +274,6 @@ def preload_variable(preload: tuple[str, ...]) -> dict[str, str]:
             remedy="set ENVMATRIX_CACHE to a folder without blanks and colons in its path",
         )
     return {"LD_PRELOAD": ":".join(preload)} if preload else {}
-
-
-def file_safe_name(text: str) -> str:
-    """Return a text as a safe file name; one that must change gets a hash to stay unique."""
-    safe = re.sub(r"[^A-Za-z0-9_-]", "-", text)[:100]
-    return safe if safe == text else f"{safe[:91]}-{json_digest(text)[:8]}"
-
-
-def remove_run_cgroups(run: str) -> int:
-    """Remove the cgroups left by a killed run of that name; return their number."""
-    return sum(remove_cgroup(group) for group in leftover_cgroups(_CGROUP_PREFIX + file_safe_name(run) + "."))
-
-
-def cgroup_name(job: Job) -> str:
-    """Return the name of a job's cgroup; a run of another project can have the same name at the same time."""
-    return f"{_CGROUP_PREFIX}{file_safe_name(job.run)}.{file_safe_name(job.label)}.{os.getpid()}"
-
-
-def _if_still_present(prepared: Prepared | None) -> Prepared | None:
-    """Return the image of a build record; None if its files no longer exist."""
-    if prepared is None:
-        return None
-    paths = [prepared.reference, prepared.python, *prepared.libraries.values()]
-    return prepared if all(Path(path).exists() for path in paths) else None
 
 
 def _find_interpreter(interpreter: str, variables: Mapping[str, str] | None = None) -> Python:

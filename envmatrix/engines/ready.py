@@ -73,7 +73,7 @@ def prepare_ready_image(
     """
     reference, digest = found
     python = cached_python(places.cache, None)
-    folders = LibraryBuilder(places.cache, Locks(places.locks, places.cache), python, progress).build(libraries, image)
+    folders = LibraryBuilder(Locks(places.locks, places.cache, progress), python).build(libraries, image)
     mounted = {f"{LIBRARIES}/{key}": folder for key, folder in folders.folders.items()}
     files = {library.key: [f"{LIBRARIES}/{library.key}/{file}" for file in library.files] for library in libraries}
     library_files = json.dumps({key: files[key] for key in folders.folders})

@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 from envmatrix.evidence.evidence import Evidence
-from envmatrix.evidence.paths import Kind, PathError, kind_of, lookup
+from envmatrix.evidence.paths import ClaimError, Kind, kind_of, lookup
 
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -25,15 +25,6 @@ _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
 _EXACTLY = "="
 _OPERATORS = (*_COMPARE, _EXACTLY)
 _OPERATOR_AND_TEXT = re.compile(r"\s*([<>=!~]+)\s*(.*)", re.DOTALL)
-
-
-class ClaimError(ValueError):
-    """An invalid check. ``index`` is the position of the wrong value; None if the path is wrong."""
-
-    def __init__(self, message: str, remedy: str, index: int | None = None) -> None:
-        super().__init__(message)
-        self.remedy = remedy
-        self.index = index
 
 
 @dataclass(frozen=True)
@@ -91,19 +82,11 @@ def parse_claims(claims: Mapping[str, Sequence[str]]) -> tuple[Claim, ...]:
     return tuple(parse_claim(path, values) for path, values in claims.items())
 
 
-def _parse_values(claims: object) -> object:
-    return parse_claims(claims) if isinstance(claims, Mapping) else claims
-
-
-def _serialize_claims(claims: Iterable[Claim]) -> dict[str, list[str]]:
-    return {claim.path: list(map(str, claim.allowed)) for claim in claims}
-
-
 #: Checks as stored in run.json: path -> allowed values.
 Claims = Annotated[
     tuple[Claim, ...],
-    BeforeValidator(_parse_values),
-    PlainSerializer(_serialize_claims),
+    BeforeValidator(lambda claims: parse_claims(claims) if isinstance(claims, Mapping) else claims),
+    PlainSerializer(lambda claims: {claim.path: list(map(str, claim.allowed)) for claim in claims}),
     WithJsonSchema({"type": "object", "additionalProperties": {"type": "array", "items": {"type": "string"}}}),
 ]
 
@@ -113,10 +96,7 @@ def check(claim: Claim) -> None:
 
     Fill templates first: ``> {physical_cores}`` is not a comparison with a number.
     """
-    try:
-        kind = kind_of(claim.path)
-    except PathError as error:
-        raise ClaimError(str(error), error.remedy) from error
+    kind = kind_of(claim.path)
     if not claim.allowed:
         raise ClaimError(f"{claim.path}: the list of values is empty", "write the expected value, or '*' for any")
     for index, allowed in enumerate(claim.allowed):

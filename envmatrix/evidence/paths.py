@@ -33,29 +33,30 @@ class Kind(enum.Enum):
     PART = "part"
 
 
-class PathError(ValueError):
-    """No evidence can have this path; ``remedy`` suggests the nearest one."""
+class ClaimError(ValueError):
+    """An invalid check. ``index`` is the position of the wrong value; None if the path is wrong."""
 
-    def __init__(self, message: str, remedy: str) -> None:
+    def __init__(self, message: str, remedy: str, index: int | None = None) -> None:
         super().__init__(message)
         self.remedy = remedy
+        self.index = index
 
 
 def kind_of(path: str) -> Kind:
-    """Return the kind of value at ``path``. Raises PathError if evidence cannot have this path."""
+    """Return the kind of value at ``path``. Raises ClaimError if evidence cannot have this path."""
     node: object = Evidence
     parts = SHORT_PATHS.get(path, path).split(".")
     for index, part in enumerate(parts):
         entered = _part_type(node, part)
         if entered is None:
-            raise PathError(f"{path!r} is not a path of the evidence", _nearest_path(path))
+            raise ClaimError(f"{path!r} is not a path of the evidence", _nearest_path(path))
         node = entered
         if get_origin(node) is dict and index + 1 < len(parts):
             return Kind.NUMBER  # any key and any value may follow
     kind = _type_kind(node)
     if kind is Kind.PART:
         longer_paths = [name for name in known_paths() if name.startswith(f"{path}.")]
-        raise PathError(
+        raise ClaimError(
             f"{path!r} is a part of the evidence, not a single value",
             f"name one value in it: {', '.join(longer_paths)}",
         )

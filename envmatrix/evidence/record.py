@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import (
     ConfigDict,
@@ -306,9 +307,9 @@ def _read_part(model: type[Read], document: object, needed: Sequence[DocumentPat
     for place, message in problems:
         if not isinstance(document, dict) or _affects_needed(place, needed):
             raise RecordError(f"{'.'.join(map(str, place)) or 'the record'}: {message}")
-    cleaned = document
-    for place in dict.fromkeys(_data_path(document, place) for place, _ in problems):
-        cleaned = _remove_at(cleaned, place)
+    cleaned = copy.deepcopy(document)
+    for holder, key in [_find_value(cleaned, place) for place, _ in problems]:
+        holder.pop(key, None)
     try:
         return model.model_validate(cleaned)
     except ValidationError as error:
@@ -324,46 +325,23 @@ def _with_readable_keys(body: object) -> object:
     return {key: _with_readable_keys(value) for key, value in body.items() if not _LONE_SURROGATE.search(str(key))}
 
 
-def _data_path(document: object, place: DocumentPath) -> DocumentPath:
-    """Return ``place`` without the names that pydantic adds for union members."""
-    for depth, part in enumerate(place):
-        children = (
-            document if isinstance(document, dict) else dict(enumerate(document)) if isinstance(document, list) else {}
-        )
-        if part not in children:
-            return place[:depth]
-        document = children[part]
-    return place
-
-
 def _affects_needed(place: DocumentPath, needed: Sequence[DocumentPath]) -> bool:
     """Return whether ``place`` is in a needed path, or contains one; the index of a list item is ignored."""
     first_items = tuple(0 if isinstance(part, int) else part for part in place)
     return any(first_items == path[: len(first_items)] or first_items[:-1] == path == _VARIABLES for path in needed)
 
 
-def _remove_at(body: object, place: DocumentPath) -> object:
-    """Return ``body`` without the value at ``place``; a list is dropped as a whole, to avoid gaps."""
-    key, inner_path = place[0], place[1:]
-    if isinstance(body, list) and isinstance(key, int):
-        return [_remove_at(item, inner_path) if index == key else item for index, item in enumerate(body)]
-    if not isinstance(body, dict) or key not in body:
-        return body
-    remaining = {name: value for name, value in body.items() if name != key}
-    return (
-        {**remaining, key: _remove_at(body[key], inner_path)}
-        if _can_remove_within(body[key], inner_path)
-        else remaining
-    )
+def _find_value(document: Any, place: DocumentPath) -> tuple[dict[str, object], str]:
+    """Return the object with the value at ``place``, and its key; a list is one value, so that it gets no gaps.
 
-
-def _can_remove_within(inner: object, inner_path: DocumentPath) -> bool:
-    """Return whether part of ``inner`` can be removed: an entry of an object, or of an object in a list."""
-    if isinstance(inner, dict):
-        return bool(inner_path) and inner_path[0] in inner
-    return (
-        isinstance(inner, list)
-        and len(inner_path) > 1
-        and isinstance(inner_path[0], int)
-        and _can_remove_within(inner[inner_path[0]], inner_path[1:])
-    )
+    Pydantic ends a place with the names of union members, which are not in the document.
+    """
+    holder, key, value = document, "", document
+    for part in place:
+        if isinstance(value, dict) and part in value:
+            holder, key, value = value, str(part), value[part]
+        elif isinstance(value, list) and isinstance(part, int) and part < len(value):
+            value = value[part]
+        else:
+            break
+    return holder, key

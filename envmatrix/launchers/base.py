@@ -33,10 +33,7 @@ class Work(Protocol):
 
     @property
     def groups_of(self) -> TrialGrouper:
-        """The object that splits blocks into groups, for a launcher that starts trials by a script."""
-
-    def groups(self, block: list[Slot]) -> list[list[Slot]]:
-        """Split a block into groups of trials that run together; a trial in a group of its own runs separately."""
+        """The object that splits blocks into groups of trials that run together; a trial alone runs separately."""
 
     def run_group(self, group: list[Slot]) -> Iterator[Trial]:
         """Run the trials of a group on this machine until all have ended."""
@@ -126,25 +123,14 @@ class LauncherKind(Protocol):
     def name(self) -> str:
         """The value of ``--launcher`` that selects it."""
 
-    @property
-    def options(self) -> tuple[Option, ...]:
-        """Its command-line options. `--help` calls this, so avoid slow imports."""
-        return ()
-
-    @property
-    def takes_turns(self) -> bool:
-        """Whether it can interleave the trials of a block (``schedule: turns``)."""
-        return False
-
-    @property
-    def experimental(self) -> bool:
-        """Whether it never ran on a real system of its kind."""
-        return False
-
-    @property
-    def spans_nodes(self) -> bool:
-        """Whether it can spread one trial over several nodes."""
-        return False
+    #: Its command-line options.
+    options: tuple[Option, ...] = ()
+    #: Whether it can interleave the trials of a block (``schedule: turns``).
+    takes_turns: bool = False
+    #: Whether it never ran on a real system of its kind.
+    experimental: bool = False
+    #: Whether it can spread one trial over several nodes.
+    spans_nodes: bool = False
 
     def unavailable(self) -> str | None:
         """Return why this launcher cannot be used here and what to do about it; None if it can be used."""

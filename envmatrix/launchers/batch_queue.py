@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from envmatrix.block.order import DELETED, OTHER_NODE, Part
-from envmatrix.errors import EngineError, InputError
+from envmatrix.block import interrupts
+from envmatrix.block.order import Part
+from envmatrix.errors import EngineError
 from envmatrix.launchers.base import Ask, Launcher, LauncherKind, Work, refuse_engines_without_commands
-from envmatrix.launchers.batch_system import BatchSystem, QueuedJob, Submission, names_of
+from envmatrix.launchers.batch_system import BatchSystem, QueuedJob, SilentError, Submission, names_of
 from envmatrix.launchers.block_launcher import BlockLauncher, Trials, common_host
 from envmatrix.launchers.block_orders import block_seconds, job_prefix
-from envmatrix.launchers.node_start import stop_reason
-from envmatrix.launchers.pending_block import PendingBlock
+from envmatrix.launchers.node_start import stopped_loss
+from envmatrix.launchers.pending_block import Loss, PendingBlock
 from envmatrix.plan import Slot
 from envmatrix.plan.export_lines import posix_quote
 from envmatrix.results import Trial, trial_of, write_whole
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from envmatrix.matrix import Design
     from envmatrix.results.run import LauncherOptions
 
-#: Seconds between checks of the files, and of the queue.
-_FILES_S, _QUEUE_S = 0.5, 5.0
+#: Seconds between checks of the files.
+_FILES_S = 0.5
 #: Checks without the job after which it counts as ended, because files can appear late over NFS.
-_SETTLE = 3
+SETTLE = 3
 
 
 class BatchKind(LauncherKind):
@@ -46,12 +46,12 @@ class BatchKind(LauncherKind):
         missing = [f"`{command}`" for command in self.system.commands if shutil.which(command) is None]
         if missing:
             return f"no {' and '.join(missing)} on PATH: run envmatrix on a submit host of {self.system.title}"
-        silence = self.system({}).silence()
+        silence = self.system().silence()
         return f"its master does not answer: {silence}" if silence else None
 
     def width(self, design: Design, asked: LauncherOptions, span: int) -> int:
         """Return how many blocks run at the same time."""
-        return _width(asked)
+        return self.system(asked).width
 
     def look(
         self, design: Design, asked: LauncherOptions, engines: Sequence[Engine], span: int, progress: ProgressCallback
@@ -71,26 +71,8 @@ class BatchKind(LauncherKind):
         return BatchLauncher(self.name, system, experiment, progress, ask)
 
 
-def _width(asked: LauncherOptions) -> int:
-    text = str(asked.get("nodes", 1))
-    if not text.isdecimal() or not 1 <= int(text) <= 1000:
-        raise InputError(f"--nodes: {text!r} is no number of nodes", remedy="such as `--nodes 2`")
-    return int(text)
-
-
-@dataclass
-class _Job(PendingBlock):
-    """A block that was submitted, and the job that runs it."""
-
-    job: str = ""
-    told: str = ""
-    gone: int = 0
-
-
-class BatchLauncher(BlockLauncher[_Job]):
-    """Runs every block as one job; a host that cannot run one is excluded, and its block goes to another."""
-
-    kind = _Job
+class BatchLauncher(BlockLauncher):
+    """Runs every block as one job; a host that cannot run one is left out, and its block goes to another."""
 
     def __init__(
         self, name: str, system: BatchSystem, experiment: Experiment, progress: ProgressCallback, ask: Ask | None
@@ -99,19 +81,18 @@ class BatchLauncher(BlockLauncher[_Job]):
         self.name = name
         self._system = system
         self._ask = ask
-        self._asked = experiment.run.launcher_options
         self._prefix = job_prefix(experiment)
-        self._left_out: set[str] = set()
-        self._next_look = 0.0
+        self._left_out: dict[str, str] = {}
         self._silent = False
+        self._wait_s = self._next_look = 0.0
 
     @property
     def width(self) -> int:
         """How many blocks run at the same time."""
-        return _width(self._asked)
+        return self._system.width
 
     def _jobs(self) -> list[str]:
-        return [pending.job for pending in self._pending_blocks.values()]
+        return [pending.job for pending in self._pending_blocks.values() if pending.job and self._system.outlives]
 
     def out(self) -> str:
         """Return a line about the jobs that continue."""
@@ -119,134 +100,216 @@ class BatchLauncher(BlockLauncher[_Job]):
         return f"job(s) {', '.join(names)} go on in {self._system.title}" if names else ""
 
     def interrupted(self) -> None:
-        """Ask whether to delete the jobs; if nobody can answer they continue, and ``resume`` collects them."""
+        """Ask whether to cancel the jobs; if nobody can answer they continue, and ``resume`` collects them."""
         names = self._jobs()
-        if names and self._ask and self._ask(f"delete {len(names)} job(s) of this run?"):
-            self._system.delete(names)
-            self._say(f"deleted job(s) {', '.join(names)}; trials that have ended are kept")
+        if names and self._ask and self._ask(f"cancel {len(names)} {self._system.title} job(s) of this run?"):
+            self._say(f"cancelled job(s) {self._cancel_all()}; trials that have ended are kept")
         elif names:
             self._say(f"{self.out()}; `envmatrix resume` collects what they finish")
 
+    def _cancel_all(self) -> str:
+        names = self._jobs()
+        if names:
+            self._system.delete(names)
+        for pending in self._pending_blocks.values():
+            pending.files.note_end(pending.attempt, "CANCELLED", excused=True)
+        return ", ".join(names)
+
+    def _ended(self, message: str, remedy: str) -> EngineError:
+        """Cancel all jobs and return the error that ends the run."""
+        names = self._cancel_all()
+        return super()._ended(f"{message}; cancelled job(s) {names}" if names else message, remedy)
+
     def trials(self, blocks: Iterable[list[Slot]], work: Work) -> Iterator[Trial]:
         """Collect the results of earlier jobs, then keep jobs in the queue until there are no more blocks."""
+        try:
+            yield from self._adopt(work)
+            yield from self._rounds(blocks, work)
+        finally:
+            self._system.close()
+
+    def _adopt(self, work: Work) -> Trials:
+        """Collect the trials that ended after envmatrix stopped; watch the jobs that still run."""
         queue = self._queue()
         if queue is None:
             raise EngineError(
                 f"{self._system.title} does not answer", remedy="when it works here again: `envmatrix resume`"
             )
         for pending in self._known_blocks(work):
-            state = queue.get(f"{self._prefix}{pending.files.path.name}")
-            self._pick_up(pending, runs=state is not None)
-            if state:
-                self._watch(pending, state.job)
+            if state := self._job_named(pending, queue):
+                self._pick_up(pending, runs=True)
+                if pending.slots:
+                    self._watch(pending, state.job)
+                    self._say(
+                        f"block {pending.block}: job {state.job} of an earlier start is still there; waiting for it"
+                    )
+            elif pending.attempt and not pending.files.has_ended(pending.attempt):
+                self._note_unwatched(pending, queue)
             yield from self._collect(pending, work)
-        yield from self._rounds(blocks, work)
+
+    def _note_unwatched(self, pending: PendingBlock, queue: Sequence[QueuedJob]) -> None:
+        """Record how the job of an earlier start ended."""
+        self._pick_up(pending, runs=False)
+
+    def _take(self, block: list[Slot], work: Work) -> Trials:
+        waiting = len(self._backlog)
+        yield from super()._take(block, work)
+        if len(self._backlog) > waiting:
+            self._next_look = 0.0
+
+    def _collect(self, pending: PendingBlock, work: Work) -> Trials:
+        yield from super()._collect(pending, work)
+        if not pending.slots and not self._system.outlives:
+            self._system.delete([pending.job])
 
     def _step(self, work: Work) -> Trials:
         for pending in list(self._pending_blocks.values()):
             yield from self._collect(pending, work)
         if time.monotonic() >= self._next_look and (self._pending_blocks or self._backlog):
-            self._next_look = time.monotonic() + _QUEUE_S
-            queue, title = self._queue(), self._system.title
-            if self._silent != (queue is None):
-                self._say(f"{title} does not answer; waiting" if queue is None else f"{title} answers again")
-            self._silent = queue is None
+            yield from self._look(work)
+        if self._working or self._backlog:
+            interrupts.wait_readable([], _FILES_S)
+
+    def _look(self, work: Work) -> Trials:
+        """Check the queue: submit waiting blocks, follow jobs, and handle those that ended early."""
+        shortest_s, longest_s = self._system.polls
+        self._wait_s = min(longest_s, max(shortest_s, 1.5 * self._wait_s))
+        self._next_look = time.monotonic() + self._wait_s
+        try:
+            queue = self._queue()
             if queue is not None:
                 yield from self._steer(queue, work)
-        if self._working or self._backlog:
-            time.sleep(_FILES_S)
+            self._note(silent=queue is None)
+        except SilentError:  # any command may be the first to find that it does not answer
+            self._note(silent=True)
+        if self._silent:
+            self._look_soon()
 
-    def _queue(self) -> dict[str, QueuedJob] | None:
-        """Return this run's jobs in the queue by name; None if the batch system does not answer."""
+    def _look_soon(self) -> None:
+        self._wait_s = self._system.polls[0]
+        self._next_look = time.monotonic() + self._wait_s
+
+    def _note(self, *, silent: bool) -> None:
+        title = self._system.title
+        if silent != self._silent:
+            self._say(f"{title} does not answer; running jobs go on, waiting" if silent else f"{title} answers again")
+        self._silent = silent
+
+    def _queue(self) -> list[QueuedJob] | None:
+        """Return this run's jobs in the queue; None if the batch system does not answer."""
         jobs = self._system.jobs()
-        return None if jobs is None else {job.name: job for job in jobs if job.name.startswith(self._prefix)}
+        return None if jobs is None else [job for job in jobs if job.name.startswith(self._prefix)]
 
-    def _steer(self, queue: Mapping[str, QueuedJob], work: Work) -> Trials:
-        """Submit waiting blocks, follow jobs, and handle those that ended early."""
-        while self._backlog:
-            pending = self._backlog.pop(0)
-            if pending.files.node and pending.files.node in self._left_out:
-                node = pending.files.node
-                self._say(f"block {pending.block} was begun on host {node}, which is left out; `resume` goes on later")
-            else:
-                yield from self._submit(pending, work)
+    def _job_named(self, pending: PendingBlock, queue: Sequence[QueuedJob]) -> QueuedJob | None:
+        name = f"{self._prefix}{pending.files.path.name}"
+        return next((job for job in queue if job.name == name and job.alive), None)
+
+    def _state(self, pending: PendingBlock, queue: Sequence[QueuedJob]) -> QueuedJob | None:
+        """Return the state of a block's job, None if the batch system does not know it."""
+        return self._job_named(pending, queue)
+
+    def _steer(self, queue: Sequence[QueuedJob], work: Work) -> Trials:
+        yield from self._submit_backlog(queue, work)
         for pending in list(self._pending_blocks.values()):
-            yield from self._follow(pending, queue.get(f"{self._prefix}{pending.files.path.name}"), work)
+            yield from self._follow(pending, self._state(pending, queue), work)
 
-    def _watch(self, pending: _Job, job: str) -> None:
-        pending.job, pending.told, pending.gone, pending.finished = job, "", 0, 0
-        self._pending_blocks[pending.block] = pending
-        self._say(f"block {pending.block}: job {job} in the queue")
+    def _submit_backlog(self, queue: Sequence[QueuedJob], work: Work) -> Trials:
+        """Submit the waiting blocks that can run now."""
+        for pending in list(self._backlog):
+            home = pending.files.node
+            if home in self._left_out:
+                self._backlog.remove(pending)
+                self._say(f"block {pending.block} was begun on host {home}, which is left out; `resume` goes on later")
+            elif self._system.takes(home, self._left_out):
+                self._backlog.remove(pending)
+                yield from self._submit(pending, work)
 
-    def _submit(self, pending: _Job, work: Work) -> Trials:
+    def _submit(self, pending: PendingBlock, work: Work) -> Trials:
         parts = yield from self._begin(pending, work)
         if not parts:
             return
         script, folder = pending.files.script(pending.attempt), pending.files.path
         write_whole(script, self._script(pending, parts))
-        seconds = self._asked.get("time") or block_seconds(parts)
         job = Submission(
             name=f"{self._prefix}{folder.name}",
             title=f"envmatrix run {self._experiment.run.name}, block {pending.block}",
             script=script,
             log=folder / f"{self.name}-{pending.attempt}.log",
-            seconds=int(float(str(seconds)) + 0.5),
+            seconds=int(float(str(self._system.asked.get("time") or block_seconds(parts))) + 0.5),
             cpus=len(self._experiment.run.host.cpus),
             block=pending.block,
             home=pending.files.node,
             avoid=tuple(sorted(self._left_out)),
         )
         self._watch(pending, self._system.submit(job))
+        self._say(f"block {pending.block}{self._system.submitted.format(job=pending.job)}")
 
-    def _script(self, pending: _Job, parts: Sequence[Part]) -> str:
-        variables = (("PATH", os.environ.get("PATH", os.defpath)), ("HOME", os.environ.get("HOME", "/")))
+    def _watch(self, pending: PendingBlock, job: str) -> None:
+        """Record that a block's job is in the queue."""
+        pending.job, pending.submitted, pending.held = job, time.time(), False
+        pending.finished = pending.gone = 0
+        pending.told = pending.seen = ""
+        self._pending_blocks[pending.block] = pending
+        self._look_soon()
+
+    def _script(self, pending: PendingBlock, parts: Sequence[Part]) -> str:
+        system = self._system
+        exports = [(name, os.environ.get(name, default)) for name, default in system.exports]
         lines = [
             "#!/bin/sh",
-            *(f"export {name}={posix_quote(value)}" for name, value in variables),
-            *self._system.sets,
-            *self._order_lines(pending, parts, self._system.who, names_of(self._asked, "modules")),
+            *(f"export {name}={posix_quote(value)}" for name, value in exports),
+            *system.sets,
+            *self._order_lines(pending, parts, system.who, names_of(system.asked, "modules")),
         ]
         return "\n".join([*lines, ""])
 
-    def _follow(self, pending: _Job, state: QueuedJob | None, work: Work) -> Trials:
-        if state and state.failed:
+    def _follow(self, pending: PendingBlock, state: QueuedJob | None, work: Work) -> Trials:
+        if state and state.alive and not pending.files.stopped(pending.attempt):
+            pending.gone = 0
+            self._attend(pending, state)
+            return
+        pending.gone += 1
+        self._look_soon()
+        if pending.gone >= SETTLE:
+            yield from self._collect(pending, work)
+            if pending.slots:
+                self._set_aside(pending, self._loss(pending, state))
+
+    def _attend(self, pending: PendingBlock, state: QueuedJob) -> None:
+        """Report a change of a job's state; take back a block whose job can never start."""
+        if state.failed:
             reason = self._system.failure(state)
             self._system.delete([pending.job])
-            self._set_block_aside(pending, f"it could not start: {reason}")
-        elif state and not pending.files.stopped(pending.attempt):
-            pending.gone = 0
-            where = f"on {state.host}" if state.host else ""
-            line = f"is held; `{state.release}` lets it run" if state.release else f"is {state.state} {where}".rstrip()
-            if line != pending.told:
-                self._say(f"block {pending.block}: job {state.job} {line}")
+            self._set_aside(pending, Loss("UNKNOWN", f"it could not start: {reason}"))
+        elif state.state and (line := self._line(state)) != pending.told:
             pending.told = line
-        else:
-            pending.gone += 1
-            yield from self._collect(pending, work)
-            if pending.slots and (pending.gone >= _SETTLE or pending.files.stopped(pending.attempt)):
-                cause = self._system.ended(pending.job)
-                self._set_block_aside(pending, cause or f"it ended, and {self._system.title} no longer knows it", cause)
+            self._say(f"block {pending.block}: job {state.job} {line}")
+            self._look_soon()
 
-    def _set_block_aside(self, pending: _Job, reason: str, cause: str = "") -> None:
-        """Requeue a block whose job ended early; exclude its host if that caused it."""
-        self._pending_blocks.pop(pending.block, None)
+    def _line(self, state: QueuedJob) -> str:
+        if state.release:
+            return f"is held; `{state.release}` lets it run"
+        return f"is {state.state} on {state.host}" if state.host else f"is {state.state}"
+
+    def _loss(self, pending: PendingBlock, state: QueuedJob | None) -> Loss:
+        """Return why a job ended before its trials did."""
         stopped = pending.files.stopped(pending.attempt)
-        status, node, path = stopped or (0, "", "")
-        if stopped:
-            reason = stop_reason(status, path)
-        left = len(pending.slots)
-        self._say(f"block {pending.block}: job {pending.job} ended with {left} trial(s) not done: {reason}")
-        cause = f"exit {status}" if stopped else cause or "UNKNOWN"
-        pending.files.note_end(pending.attempt, cause, excused=bool(stopped))
-        if status == DELETED:
-            return
-        if stopped and status != OTHER_NODE:
-            self._left_out.add(node)
-            self._say(f"host {node} is left out: {reason}")
-        self._send_again(pending, reason)
-        self._next_look = 0.0
+        return stopped_loss(*stopped) if stopped else self._system.loss(pending.job)
 
-    def _lost_trial(self, slot: Slot, pending: _Job) -> Trial:
+    def _set_aside(self, pending: PendingBlock, loss: Loss) -> None:
+        """Take back a block whose job has ended: it is submitted again, or left to ``resume``."""
+        self._pending_blocks.pop(pending.block, None)
+        label = self._system.label.format(job=pending.job)
+        self._say(f"block {pending.block}: {label} ended with {len(pending.slots)} trial(s) not done: {loss.text}")
+        pending.files.note_end(pending.attempt, loss.cause, excused=loss.excused)
+        if loss.bad_node and loss.bad_node not in self._left_out:
+            self._left_out[loss.bad_node] = loss.text
+            self._say(f"{self._system.place} {loss.bad_node} is left out: {loss.text}")
+        if not loss.give_up:
+            self._send_again(pending, loss.text, blamed=self._system.outlives or not loss.excused)
+            self._next_look = 0.0
+
+    def _lost_trial(self, slot: Slot, pending: PendingBlock) -> Trial:
         cause = pending.files.last_cause()
         reason = f"its job ended twice while it ran ({cause})"
         reason += "; --time may be too short" if cause == "UNKNOWN" else ""

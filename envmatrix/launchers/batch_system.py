@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envmatrix.errors import EngineError, InputError
 from envmatrix.launchers.base import Option
+from envmatrix.launchers.pending_block import Loss
 from envmatrix.system.host import Host
 from envmatrix.system.process import Finished, run
 from envmatrix.system.progress import ProgressCallback, silent
@@ -31,6 +33,10 @@ COMMON = (
 )
 
 
+class SilentError(EngineError):
+    """A batch system does not answer; it may do so later."""
+
+
 def ask(*argv: str, text: str | None = None) -> Finished:
     """Run a command of the batch system, with ``text`` as its input."""
     return run(argv, limit_s=_LIMIT_S, input_text=text)
@@ -42,10 +48,10 @@ def names_of(asked: LauncherOptions, name: str) -> tuple[str, ...]:
     return tuple(value) if isinstance(value, (tuple, list)) else (str(value),)
 
 
-def json_answer(done: Finished) -> dict[str, Any]:
+def json_answer(finished: Finished) -> dict[str, Any]:
     """Return the JSON that a command printed; {} if it is none."""
     try:
-        body = json.loads(done.stdout, strict=False)
+        body = json.loads(finished.stdout, strict=False)
     except (ValueError, RecursionError):
         return {}
     return body if isinstance(body, dict) else {}
@@ -61,7 +67,8 @@ def host_of_cpus(name: str, count: int, cores: int) -> Host:
 class QueuedJob:
     """A job that its batch system knows; ``state`` in its words, ``host``: where it runs, '' if it waits.
 
-    ``release``: the command that lets it run, if somebody holds it. ``failed``: it could not start, and never will.
+    ``release``: the command that lets it run, if it is held. ``failed``: it could not start, and never will. Slurm also
+    has the ``reason`` why it waits or ended, and jobs that are not ``alive`` any more.
     """
 
     job: str
@@ -70,6 +77,8 @@ class QueuedJob:
     host: str = ""
     release: str = ""
     failed: bool = False
+    reason: str = ""
+    alive: bool = True
 
 
 @dataclass(frozen=True)
@@ -96,24 +105,41 @@ class BatchSystem:
     """The commands of a batch system, for the options of a run.
 
     ``commands`` must be on PATH, and ``probe`` succeeds if it answers. ``narrow`` names the options that choose hosts.
+    ``exports`` are variables that a script exports, with their defaults: its commands must be found as they are here.
     ``sets`` are lines of ``sh`` that set ``node``; ``who`` is the shell text for NODE JOB RESTARTS, followed by the
-    words of the block runner.
+    words of the block runner. ``place`` is its word for a host, ``submitted`` and ``label`` are how messages name a
+    job. ``polls`` are the least and the most seconds between checks of the queue, which everybody shares.
+    ``outlives``: jobs go on without envmatrix.
     """
 
     title = ""
     narrow = "--hosts"
     commands: tuple[str, ...] = ()
     probe: tuple[str, ...] = ()
+    exports: tuple[tuple[str, str], ...] = (("PATH", os.defpath), ("HOME", "/"))
     sets: tuple[str, ...] = ()
     who = ""
+    place = "host"
+    submitted = ": job {job} in the queue"
+    label = "job {job}"
+    polls = (1.0, 30.0)
+    outlives = True
 
-    def __init__(self, asked: LauncherOptions) -> None:
-        self.asked = asked
+    def __init__(self, asked: LauncherOptions | None = None) -> None:
+        self.asked: LauncherOptions = asked or {}
+
+    @property
+    def width(self) -> int:
+        """How many blocks run at the same time. Raises InputError for a wrong number of nodes."""
+        text = str(self.asked.get("nodes", 1))
+        if not text.isdecimal() or not 1 <= int(text) <= 1000:
+            raise InputError(f"--nodes: {text!r} is no number of nodes", remedy="such as `--nodes 2`")
+        return int(text)
 
     def silence(self) -> str | None:
         """Return why it does not answer; None if it does."""
-        done = ask(*self.probe)
-        return None if done.exit.ok else done.last_words(1) or str(done.exit)
+        answer = ask(*self.probe)
+        return None if answer.exit.ok else answer.last_words(1) or str(answer.exit)
 
     def values(self, name: str, allowed: re.Pattern[str] = _WORD) -> list[str]:
         """Return the values of an option. Raises InputError for a character that the submitting command refuses."""
@@ -136,17 +162,17 @@ class BatchSystem:
 
     def hosts(self, progress: ProgressCallback) -> dict[str, Host]:
         """Return the hosts that fit the options and answer; ``progress`` receives those that do not answer."""
-        wanted = self.values("hosts")
+        names = self.values("hosts")
         self.queue()
         self.requested()
-        known = self.known_hosts()
-        wanted = wanted or list(known)
-        hosts = {name: host for name in wanted if (host := known.get(name))}
-        for name in sorted(set(wanted) - set(hosts)):
+        known_hosts = self.known_hosts()
+        names = names or list(known_hosts)
+        hosts = {name: host for name in names if (host := known_hosts.get(name))}
+        for name in sorted(set(names) - set(hosts)):
             progress(f"host {name} is left out: it does not answer")
         if not hosts:
-            said = f"no host answers: {', '.join(wanted)}" if wanted else f"{self.title} has no host for this"
-            raise EngineError(said, remedy=f"see `{self.commands[-1]}`, or choose other hosts with {self.narrow}")
+            problem = f"no host answers: {', '.join(names)}" if names else f"{self.title} has no host for this"
+            raise EngineError(problem, remedy=f"see `{self.commands[-1]}`, or choose other hosts with {self.narrow}")
         return hosts
 
     def jobs(self) -> list[QueuedJob] | None:
@@ -169,26 +195,41 @@ class BatchSystem:
         """Return how a job that is no longer in the queue ended, '' if the batch system does not say."""
         return ""
 
+    def loss(self, job: str) -> Loss:
+        """Return why a job that did not stop by itself ended early."""
+        cause = self.ended(job)
+        return Loss(cause or "UNKNOWN", cause or f"it ended, and {self.title} no longer knows it")
+
+    def takes(self, home: str, left_out: Mapping[str, str]) -> bool:
+        """Return whether a block can be submitted now.
+
+        ``home``: the host that began it, '' if none did; ``left_out``: hosts that failed, and why.
+        """
+        return True
+
+    def close(self) -> None:
+        """Release what is still held for jobs, at the end of a run."""
+
     def places(self, job: Submission) -> tuple[str, ...]:
         """Return the hosts that a block may run on; (): any. Raises EngineError if none is left."""
         if job.home:
             return (job.home,)
-        wanted = names_of(self.asked, "hosts") or (tuple(self.hosts(silent)) if job.avoid else ())
-        left = tuple(name for name in wanted if name not in job.avoid)
-        if wanted and not left:
+        names = names_of(self.asked, "hosts") or (tuple(self.hosts(silent)) if job.avoid else ())
+        remaining = tuple(name for name in names if name not in job.avoid)
+        if names and not remaining:
             raise EngineError(
                 f"no host is left to run on ({', '.join(job.avoid)} failed)",
                 remedy="repair them, then `envmatrix resume`: nothing is lost",
             )
-        return left
+        return remaining
 
     def answer(self, *argv: str, text: str | None = None) -> str:
         """Return the output of a command; raise an EngineError if it failed."""
-        done = ask(*argv, text=text)
-        if not done.exit.ok:
+        finished = ask(*argv, text=text)
+        if not finished.exit.ok:
             raise EngineError(
-                f"`{argv[0]}` failed: {done.last_words(2)}",
+                f"`{argv[0]}` failed: {finished.last_words(2)}",
                 remedy=f"check the options of the launcher, and that {self.title} works here; "
                 "`envmatrix resume` goes on",
             )
-        return done.stdout
+        return finished.stdout

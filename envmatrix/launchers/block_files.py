@@ -18,33 +18,43 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from envmatrix.results import NodeCheck, write_whole
-from envmatrix.system.atomic_files import store_error
+from envmatrix.system.atomic_files import write_with_retry
 from envmatrix.system.process import Exit
 from envmatrix.system.regular_files import RefusedFileError, read_bytes
 from envmatrix.system.shared_files import exists, read_with_retry, unreadable_error
-from envmatrix.system.write_retry import insisting
 
 
 @dataclass(frozen=True)
 class TrialEnd:
-    """How a trial ended on its node. ``folder`` contains its work folder and its log.
+    """The document ``end`` of a trial; ``folder`` contains its work folder and its log.
 
-    ``stops``: how often its job was suspended meanwhile; ``repeated``: how many earlier results were discarded;
+    ``status`` is a shell's, ``ooms`` the number of processes killed for lack of memory, ``epoch`` the start by the
+    node's clock, ``uptime`` start and end in seconds since the node started, and ``late`` whether the time limit ended
+    it. ``stops``: how often its job was suspended meanwhile; ``repeated``: how many earlier results were discarded;
     ``before``: how many leftover processes of earlier trials were ended first; ``checks``: the state of each node
     before the block; ``together``: the number of trials that were interleaved, including itself (None: not
     interleaved).
     """
 
     folder: Path
-    exit: Exit
     node: str
-    job: str
-    started: float
+    status: int
+    ooms: int
+    epoch: float
+    uptime: tuple[float, float]
+    late: bool = False
     stops: int = 0
     repeated: int = 0
     before: int | None = None
     checks: tuple[NodeCheck, ...] = ()
     together: int | None = None
+
+    @property
+    def exit(self) -> Exit:
+        """How its process ended."""
+        code = 128 - self.status if self.status > 128 else self.status
+        out_of_memory = self.ooms > 0 and self.status != 0 and not self.late
+        return Exit(code, self.uptime[1] - self.uptime[0], self.late, out_of_memory)
 
 
 @dataclass(frozen=True)
@@ -68,7 +78,7 @@ class Begun:
     restarts: int = 0
 
 
-_BEGUN = TypeAdapter(Begun)
+_END, _BEGUN = TypeAdapter(TrialEnd), TypeAdapter(Begun)
 
 
 @dataclass(frozen=True)
@@ -90,10 +100,7 @@ class BlockFolder:
 
     def next_attempt(self) -> int:
         """Start a new attempt and return its number; the job of an older attempt stops before its next trial."""
-        try:
-            insisting(lambda: self.path.mkdir(parents=True, exist_ok=True), self.path)
-        except OSError as error:
-            raise store_error(error, self.path) from error
+        write_with_retry(lambda: self.path.mkdir(parents=True, exist_ok=True), self.path)
         number = self.attempt + 1
         write_whole(self.path / "attempt", f"{number}\n")
         return number
@@ -176,10 +183,7 @@ class BlockFolder:
     def _put_aside(self, folder: Path, name: str) -> Path:
         places = (self.path / f"{name}{number}" for number in itertools.count(1))
         place = next(path for path in places if not exists(path))
-        try:
-            insisting(lambda: folder.rename(place), folder)
-        except OSError as error:
-            raise store_error(error, folder) from error
+        write_with_retry(lambda: folder.rename(place), folder)
         return place
 
     def forget(self, trial: str) -> None:
@@ -187,20 +191,14 @@ class BlockFolder:
         if not self.exists:
             return
         mark = self.path / f"{trial}.done"
-        try:
-            insisting(mark.touch, mark)
-        except OSError as error:
-            raise store_error(error, mark) from error
+        write_with_retry(mark.touch, mark)
         for folder in (self.path / trial, *self.path.glob(f"{trial}.try*")):
             shutil.rmtree(folder, ignore_errors=True)
 
     def recall(self, trial: str) -> None:
         """Remove the marker of ``forget``, because the trial is not in trials.jsonl and has to run again."""
         mark = self.path / f"{trial}.done"
-        try:
-            insisting(lambda: mark.unlink(missing_ok=True), mark)
-        except OSError as error:
-            raise store_error(error, mark) from error
+        write_with_retry(lambda: mark.unlink(missing_ok=True), mark)
 
     def note_end(self, attempt: int, cause: str, *, excused: bool) -> None:
         """Record why an attempt ended early, and whether that excuses the trial that was running."""
@@ -220,39 +218,12 @@ class BlockFolder:
         return _read(self.path / f"ended-{self.attempt}").strip().partition(" ")[2] or "UNKNOWN"
 
 
-@dataclass(frozen=True)
-class _End:
-    status: int
-    ooms: int
-    node: str
-    job: str
-    epoch: float
-    uptime: tuple[float, float]
-    limit: float
-    stops: int = 0
-    repeated: int = 0
-    before: int | None = None
-    checks: tuple[NodeCheck, ...] = ()
-    together: int | None = None
-    late: int | None = None
-
-
-_END = TypeAdapter(_End)
-
-
 def trial_end(folder: Path, body: Mapping[str, object]) -> TrialEnd | None:
     """Parse the document ``end``; None if it is damaged."""
     try:
-        found = _END.validate_python(body)
+        return _END.validate_python({**body, "folder": folder})
     except ValidationError:
         return None
-    wall, status = found.uptime[1] - found.uptime[0], found.status
-    # timeout(1) returns 124 after its signal, and 137 if it had to kill the program
-    timed_out = status in (124, 137) and wall >= found.limit if found.late is None else bool(found.late)
-    code = -(status - 128) if status > 128 else status
-    ended = Exit(code, wall, timed_out, out_of_memory=found.ooms > 0 and status != 0 and not timed_out)
-    seen = (found.stops, found.repeated, found.before, found.checks, found.together)
-    return TrialEnd(folder, ended, found.node, found.job, found.epoch, *seen)
 
 
 def block_folders(root: Path) -> list[BlockFolder]:

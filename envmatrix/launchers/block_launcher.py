@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from typing import Generic, TypeVar
 
 from envmatrix.block.order import Part
 from envmatrix.errors import EngineError, InputError
 from envmatrix.launchers.base import Work
 from envmatrix.launchers.block_files import block_folders
-from envmatrix.launchers.block_orders import block_folder, block_order, group_names, make_parts
+from envmatrix.launchers.block_orders import block_folder, block_order, collected, group_names, make_parts
 from envmatrix.launchers.node_start import copy_package, start_lines
-from envmatrix.launchers.outcomes import collected
 from envmatrix.launchers.pending_block import PendingBlock
 from envmatrix.plan import Slot
 from envmatrix.results import Trial, trial_of, write_whole
@@ -19,7 +17,6 @@ from envmatrix.system.host import Host
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.experiment import Experiment
 
-P = TypeVar("P", bound=PendingBlock)
 Trials = Generator[Trial, None, None]
 #: A trial whose node was lost this often while it ran counts as failed, so that the block can continue.
 _LOSSES = 2
@@ -42,17 +39,16 @@ def common_host(hosts: Mapping[str, Host], remedy: str) -> Host:
     return Host(",".join(hosts), None, None, None, None, cpus, physical, numa_nodes, None, None, near)
 
 
-class BlockLauncher(Generic[P]):
+class BlockLauncher:
     """Sends blocks to nodes as orders, and reads their trials from the files that the nodes write."""
 
     measures_here = False
-    kind: type[P]
 
     def __init__(self, experiment: Experiment, progress: ProgressCallback) -> None:
         self._experiment = experiment
         self._say = progress
-        self._pending_blocks: dict[int, P] = {}
-        self._backlog: list[P] = []
+        self._pending_blocks: dict[int, PendingBlock] = {}
+        self._backlog: list[PendingBlock] = []
         self._fruitless = 0
 
     @property
@@ -79,13 +75,13 @@ class BlockLauncher(Generic[P]):
         """Start waiting blocks, yield the trials that have ended, and wait for a moment."""
         raise NotImplementedError
 
-    def _known_blocks(self, work: Work) -> Iterator[P]:
+    def _known_blocks(self, work: Work) -> Iterator[PendingBlock]:
         """Return the unfinished parts of the blocks that an earlier start of envmatrix began."""
-        for known in block_folders(block_folder(self._experiment, 0).path.parent):
-            block = int(known.path.name[1:])
+        for folder in block_folders(block_folder(self._experiment, 0).path.parent):
+            block = int(folder.path.name[1:])
             yield self._pending_block(block, self._experiment.plan.block(block), work)
 
-    def _pick_up(self, pending: P, *, runs: bool) -> None:
+    def _pick_up(self, pending: PendingBlock, *, runs: bool) -> None:
         """Watch a known block if its job still runs; otherwise record that nobody watched its end."""
         if runs:
             planned = pending.files.planned(pending.attempt)
@@ -94,18 +90,19 @@ class BlockLauncher(Generic[P]):
         elif pending.attempt and not pending.files.has_ended(pending.attempt):
             pending.files.note_end(pending.attempt, "UNWATCHED", excused=True)
 
-    def _pending_block(self, block: int, slots: Iterable[Slot], work: Work) -> P:
+    def _pending_block(self, block: int, slots: Iterable[Slot], work: Work) -> PendingBlock:
         """Return the unfinished part of a block; delete the leftover files of its finished trials."""
         files = block_folder(self._experiment, block)
         groups = group_names(self._experiment.plan.block(block), work.groups_of)
-        there = {slot.trial: slot for slot in slots if slot.arm.name not in self._experiment.run.skipped}
-        for unit, whole in PendingBlock(block, there, files, groups=groups).units().items():
-            if any(work.is_done(slot.trial) for slot in whole):  # trials of a group are done all together or not at all
+        runnable = {slot.trial: slot for slot in slots if slot.arm.name not in self._experiment.run.skipped}
+        for unit, unit_slots in PendingBlock(block, runnable, files, groups=groups).units().items():
+            # Trials of a group are done all together or not at all.
+            if any(work.is_done(slot.trial) for slot in unit_slots):
                 files.forget(unit)
             else:
                 files.recall(unit)
-        left = {trial: slot for trial, slot in there.items() if not work.is_done(trial)}
-        return self.kind(block, left, files, files.attempt, groups=groups)
+        unfinished = {trial: slot for trial, slot in runnable.items() if not work.is_done(trial)}
+        return PendingBlock(block, unfinished, files, files.attempt, groups=groups)
 
     def _take(self, block: list[Slot], work: Work) -> Trials:
         """Add one block to those that wait, unless it is already running (adopted from an earlier start)."""
@@ -118,15 +115,17 @@ class BlockLauncher(Generic[P]):
         if pending.slots:
             self._backlog.append(pending)
 
-    def _collect(self, pending: P, work: Work) -> Trials:
+    def _collect(self, pending: PendingBlock, work: Work) -> Trials:
         """Yield the trials that have ended; the caller writes each to disk before this continues."""
         for slots in pending.new_starts():
             work.begins(slots[0], len(slots))
-        yield from collected(self._experiment, pending, self._say)
+        for trial in collected(self._experiment, pending, self._say):
+            self._fruitless = 0
+            yield trial
         if not pending.slots:
             self._pending_blocks.pop(pending.block, None)
 
-    def _begin(self, pending: P, work: Work) -> Generator[Trial, None, list[Part]]:
+    def _begin(self, pending: PendingBlock, work: Work) -> Generator[Trial, None, list[Part]]:
         """Start a new attempt and return its parts. Yield a trial for each slot that cannot run or was often lost."""
         for name, slot in list(pending.slots.items()):
             if pending.files.losses(name) >= _LOSSES:
@@ -144,26 +143,33 @@ class BlockLauncher(Generic[P]):
         pending.files.plan(pending.attempt, pending.slots)
         return parts
 
-    def _order_lines(self, pending: P, parts: Iterable[Part], who: str, modules: Iterable[str] = ()) -> list[str]:
+    def _order_lines(
+        self, pending: PendingBlock, parts: Iterable[Part], who: str, modules: Iterable[str] = ()
+    ) -> list[str]:
         """Write the order of an attempt; return the lines of ``sh`` for its job (see ``start_lines``)."""
         order, folder = block_order(self._experiment, pending.block, parts, pending.attempt), pending.files.path
         write_whole(pending.files.order(pending.attempt), order.text())
         return start_lines(folder, pending.attempt, copy_package(folder.parent), modules, who)
 
-    def _send_again(self, pending: P, reason: str, *, blamed: bool = True) -> None:
+    def _send_again(self, pending: PendingBlock, reason: str, *, blamed: bool = True) -> None:
         """Queue a block whose job ended early. Stop the run if blocks keep ending without a finished trial.
 
         ``blamed``: the block counts as one of them; False if its node caused the end.
         """
         self._fruitless = self._fruitless + 1 if blamed and not pending.finished else 0
         if self._fruitless >= _FRUITLESS:
-            raise EngineError(
+            raise self._ended(
                 f"{_FRUITLESS} blocks in a row ended without one finished trial; the last one: {reason}",
-                remedy=f"see {pending.files.path} for their scripts and logs",
+                f"see {pending.files.path} for their scripts and logs (no log: the node does not see that folder, "
+                "which must be on a file system that all nodes share)",
             )
         self._backlog.append(pending)
 
-    def _lost_trial(self, slot: Slot, pending: P) -> Trial:
+    def _ended(self, message: str, remedy: str) -> EngineError:
+        """Return the error that ends the run."""
+        return EngineError(message, remedy=f"{remedy}; then `envmatrix resume`: nothing that ended is lost")
+
+    def _lost_trial(self, slot: Slot, pending: PendingBlock) -> Trial:
         """Return the trial of a slot whose job ended repeatedly while it ran."""
         reason = f"its block runner ended twice while it ran ({pending.files.last_cause()})"
         return trial_of(slot, "failed", reason, node=pending.files.node)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
@@ -16,14 +16,22 @@ from envmatrix.launchers.block_files import BlockFolder, TrialEnd
 from envmatrix.launchers.pending_block import PendingBlock
 from envmatrix.plan import Slot
 from envmatrix.results import Trial, trial_of
-from envmatrix.system.atomic_files import store_error
+from envmatrix.system.atomic_files import store_errors
 from envmatrix.system.bench_options import hides_value, node_count
+from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.shared_files import read_with_retry
 from envmatrix.system.write_retry import insisting
 from envmatrix.trials.batches import TrialGrouper
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.interleave import cpus_of
-from envmatrix.trials.trial import STOPPED_REASON, make_finished_trial, make_job, program_folder
+from envmatrix.trials.trial import (
+    REPEATS,
+    STOPPED_REASON,
+    count_stops,
+    make_finished_trial,
+    make_job,
+    program_folder,
+)
 
 #: Seconds for which a node retries writing to the results folder.
 PATIENCE_S = 60.0
@@ -134,28 +142,57 @@ def _turns(experiment: Experiment, slots: list[Slot], groups: TrialGrouper) -> T
     return Turns(design.seed, slots[0].block, steps, groups.needed_bytes(slots), cpus_of(design))
 
 
+def collected(experiment: Experiment, pending: PendingBlock, progress: ProgressCallback) -> Iterator[Trial]:
+    """Yield the trials that have ended; the caller writes each to disk before this continues.
+
+    The files of a group are kept until all its trials are on disk, so after an interruption all are read again.
+    """
+    for unit, slots in pending.units().items():
+        finished_slots = [slot for slot in slots if pending.files.holds(pending.place(slot))]
+        if not finished_slots:
+            continue
+        if broken := next((slot for slot in finished_slots if pending.end(slot) is None), None):
+            if damaged := pending.files.set_aside(unit, pending.place(broken)):
+                progress(f"what {unit} left is damaged and lies in {damaged} now; it runs again")
+            continue
+        ends = [(slot, pending.end(slot)) for slot in finished_slots]
+        trials = [trial_from_files(experiment, slot, end) for slot, end in ends if end]
+        thrown_away = pending.files.thrown_away(unit)
+        stopped = any(count_stops(trial.record) for trial in trials)
+        if stopped and (times := pending.files.throw_away(unit)) <= REPEATS:
+            progress(f"{unit} was paused while it ran: running it again ({times} of {REPEATS} times)")
+            continue
+        if trials[0].repeated:
+            progress(f"{unit} ran {trials[0].repeated + 1} times: its job was suspended, or could not write")
+        if len(finished_slots) > 1 and all(trial.together == 1 for trial in trials):
+            progress(
+                f"{unit} ran one process after the other: node {trials[0].node} has no memory for all of them at once"
+            )
+        yield from (replace(trial, repeated=trial.repeated + thrown_away) for trial in trials)
+        pending.files.forget(unit)
+        for slot in finished_slots:
+            del pending.slots[slot.trial]
+        pending.finished += len(finished_slots)
+
+
 def trial_from_files(experiment: Experiment, slot: Slot, end: TrialEnd) -> Trial:
     """Return the trial of the files on the shared file system, judged like a trial that ran here."""
     job: Job = make_job(experiment, slot, end.folder / "work")
-    log = end.folder / "log"
     if job.log:
-        _copy(log, job.log)
-    trial = make_finished_trial(experiment, slot, end.exit, job, started=end.started, node=end.node)
-    trial = replace(trial, repeated=end.repeated, ended_before=end.before, node_checks=end.checks)
-    trial = replace(trial, together=end.together)
+        _copy(end.folder / "log", job.log)
+    trial = make_finished_trial(experiment, slot, end.exit, job, started=end.epoch, node=end.node)
+    trial = replace(
+        trial, repeated=end.repeated, ended_before=end.before, node_checks=end.checks, together=end.together
+    )
     return replace(trial, outcome="invalid", reason=STOPPED_REASON) if end.stops else trial
 
 
 def _copy(log: Path, target: Path) -> None:
-    try:
-        with insisting(lambda: target.open("wb"), target) as file:
-            read_with_retry(lambda: _copy_into(log, file), log)
-    except OSError as error:
-        raise store_error(error, target) from error
+    def copy_into(file: IO[bytes]) -> None:
+        file.seek(0)
+        with log.open("rb") as source:
+            shutil.copyfileobj(source, file)
+        file.truncate()
 
-
-def _copy_into(log: Path, file: IO[bytes]) -> None:
-    file.seek(0)
-    with log.open("rb") as source:
-        shutil.copyfileobj(source, file)
-    file.truncate()
+    with store_errors(target), insisting(lambda: target.open("wb"), target) as file:
+        read_with_retry(lambda: copy_into(file), log)

@@ -15,7 +15,7 @@ from envmatrix.build.paths import project_paths
 from envmatrix.engines.catalog import ENGINES
 from envmatrix.launchers import doctor_software as software
 from envmatrix.launchers.catalog import LAUNCHERS
-from envmatrix.launchers.doctor_finding import Finding, State, read_system_file
+from envmatrix.launchers.doctor_finding import Finding, State, bad, good, note, read_system_file
 from envmatrix.report.catalog import REPORTS
 from envmatrix.system import project
 from envmatrix.system.plugins import ExtensionError
@@ -33,11 +33,11 @@ def governor(root: Path) -> Iterator[Finding]:
     """Check the CPU frequency governor."""
     value = read_system_file("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", root)
     if not value:
-        yield Finding("frequency governor", "note", "not visible (usual in virtual machines)")
+        yield note("frequency governor", "not visible (usual in virtual machines)")
     elif value == "performance":
-        yield Finding("frequency governor", "good", value)
+        yield good("frequency governor", value)
     else:
-        yield Finding("frequency governor", "bad", value, "sudo cpupower frequency-set --governor performance")
+        yield bad("frequency governor", value, "sudo cpupower frequency-set --governor performance")
 
 
 def turbo(root: Path) -> Iterator[Finding]:
@@ -45,14 +45,9 @@ def turbo(root: Path) -> Iterator[Finding]:
     no_turbo = read_system_file("/sys/devices/system/cpu/intel_pstate/no_turbo", root)
     boost = read_system_file("/sys/devices/system/cpu/cpufreq/boost", root)
     if no_turbo == "0" or boost == "1":
-        yield Finding(
-            "turbo",
-            "note",
-            "on: the clock changes with heat and load",
-            "turn it off for narrower intervals",
-        )
+        yield note("turbo", "on: the clock changes with heat and load", "turn it off for narrower intervals")
     elif no_turbo or boost:
-        yield Finding("turbo", "good", "off")
+        yield good("turbo", "off")
 
 
 def load(root: Path) -> Iterator[Finding]:
@@ -82,11 +77,9 @@ def steal(root: Path) -> Iterator[Finding]:
     stolen_after, total_after = _steal_ticks(root)
     share = (stolen_after - stolen) / max(1, total_after - total)
     if share > 0.01:
-        yield Finding(
-            "steal time", "bad", f"{share:.1%}", "another virtual machine uses these CPUs; expect wider intervals"
-        )
+        yield bad("steal time", f"{share:.1%}", "another virtual machine uses these CPUs; expect wider intervals")
     else:
-        yield Finding("steal time", "good", f"{share:.1%}")
+        yield good("steal time", f"{share:.1%}")
 
 
 def neighbours(root: Path) -> Iterator[Finding]:
@@ -104,11 +97,9 @@ def neighbours(root: Path) -> Iterator[Finding]:
     busiest = sorted((share, name) for share, name in busy if share > 0.02)[::-1]
     busiest_text = ", ".join(f"{name} {share:.0%} of a CPU" for share, name in busiest[:3])
     if sum(share for share, _ in busiest) > 0.1:
-        yield Finding(
-            "other threads", "bad", busiest_text, "stop them while you measure: they take CPU time from trials"
-        )
+        yield bad("other threads", busiest_text, "stop them while you measure: they take CPU time from trials")
     else:
-        yield Finding("other threads", "good", busiest_text or "none uses 2% of a CPU")
+        yield good("other threads", busiest_text or "none uses 2% of a CPU")
 
 
 def _thread_ticks(root: Path) -> dict[tuple[int, int], tuple[int, str]]:
@@ -130,9 +121,9 @@ def huge_pages(root: Path) -> Iterator[Finding]:
     text = read_system_file("/sys/kernel/mm/transparent_hugepage/enabled", root)
     mode = text[text.find("[") + 1 : text.find("]")] if "[" in text else ""
     if mode == "never":
-        yield Finding("transparent huge pages", "note", "never: huge-page levels have no effect here")
+        yield note("transparent huge pages", "never: huge-page levels have no effect here")
     elif mode:
-        yield Finding("transparent huge pages", "good", mode)
+        yield good("transparent huge pages", mode)
 
 
 @dataclass(frozen=True)
@@ -157,9 +148,8 @@ def check_cpu_quota(root: Path) -> Iterator[Finding]:
         used_text = (
             "" if tightest.used_up is None else f"; the limit was reached in {tightest.used_up:.0%} of its periods"
         )
-        yield Finding(
+        yield bad(
             "CPU quota",
-            "bad",
             f"the CPU time of {tightest.cpus:g} CPUs, set by {tightest.group}{used_text}",
             "use a CPU set instead (cpuset, taskset), or at most that many threads: `envmatrix docs cpu-limit`",
         )
@@ -190,9 +180,8 @@ def _read_quota(group: str, root: Path) -> Quota | None:
     return Quota(int(words[0]) / int(words[1]), group, used_up)
 
 
-def disk(root: Path) -> Iterator[Finding]:
+def disk(_root: Path) -> Iterator[Finding]:
     """Check the free disk space for images and venvs, and whether the cache folder can be written."""
-    del root
     folder = project.cache_folder()
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     free = shutil.disk_usage(existing).free
@@ -200,33 +189,28 @@ def disk(root: Path) -> Iterator[Finding]:
     remedy = "" if state == "good" else "free some space, or point ENVMATRIX_CACHE to a larger disk"
     yield Finding("disk", state, f"{free / _GIB:.1f} GiB free for {folder}", remedy)
     if not os.access(existing, os.W_OK):
-        yield Finding(
-            "cache", "bad", f"{existing} is not writable", "point ENVMATRIX_CACHE to a folder that you can write to"
-        )
+        yield bad("cache", f"{existing} is not writable", "point ENVMATRIX_CACHE to a folder that you can write to")
 
 
-def libraries(root: Path) -> Iterator[Finding]:
+def libraries(_root: Path) -> Iterator[Finding]:
     """Check whether system libraries can be fetched without root."""
-    del root
     if shutil.which("apt-get") and shutil.which("dpkg-deb"):
-        yield Finding("system libraries", "good", "apt-get can download jemalloc and others to the cache, without root")
+        yield good("system libraries", "apt-get can download jemalloc and others to the cache, without root")
     else:
         remedy = "dnf install jemalloc gperftools-libs mimalloc, or conda install -c conda-forge jemalloc mimalloc"
-        yield Finding("system libraries", "note", "no apt-get: envmatrix can use only installed libraries", remedy)
+        yield note("system libraries", "no apt-get: envmatrix can use only installed libraries", remedy)
 
 
-def engines(root: Path) -> Iterator[Finding]:
+def engines(_root: Path) -> Iterator[Finding]:
     """Check whether each engine is available."""
-    del root
     for entry, engine in ENGINES.make_all(project_paths()):
         finding = _availability_finding("engine", entry.name, engine)
         isolation = "" if isinstance(engine, ExtensionError) or finding.state != "good" else engine.isolation
         yield replace(finding, found=f"{finding.found}: {isolation}") if isolation else finding
 
 
-def launchers(root: Path) -> Iterator[Finding]:
+def launchers(_root: Path) -> Iterator[Finding]:
     """Check whether each launcher is available."""
-    del root
     for entry, launcher in LAUNCHERS.make_all():
         yield _availability_finding("launcher", entry.name, launcher)
 
@@ -237,21 +221,20 @@ class _Usable(Protocol):
 
 def _availability_finding(kind: str, name: str, extension: _Usable | ExtensionError) -> Finding:
     if isinstance(extension, ExtensionError):
-        return Finding(f"{kind} {name}", "bad", extension.message, extension.remedy)
+        return bad(f"{kind} {name}", extension.message, extension.remedy)
     reason = extension.unavailable()
     return Finding(f"{kind} {name}", "note" if reason else "good", reason or "ready")
 
 
-def extensions(root: Path) -> Iterator[Finding]:
+def extensions(_root: Path) -> Iterator[Finding]:
     """Check the extensions of other packages: names that are ignored, and reports that do not load."""
-    del root
-    for note in (*ENGINES.notes(), *LAUNCHERS.notes(), *REPORTS.notes()):
-        yield Finding("extension", "note", note, "its package has to use another name")
+    for text in (*ENGINES.notes(), *LAUNCHERS.notes(), *REPORTS.notes()):
+        yield note("extension", text, "its package has to use another name")
     for entry, report in REPORTS.make_all():
         if isinstance(report, ExtensionError):
-            yield Finding(f"report {entry.name}", "bad", report.message, report.remedy)
+            yield bad(f"report {entry.name}", report.message, report.remedy)
         elif entry.origin:
-            yield Finding(f"report {entry.name}", "good", f"of {entry.origin}")
+            yield good(f"report {entry.name}", f"of {entry.origin}")
 
 
 CHECKS: tuple[Callable[[Path], Iterator[Finding]], ...] = (

@@ -19,6 +19,21 @@ class Finding:
     remedy: str = ""
 
 
+def good(subject: str, found: str) -> Finding:
+    """Return that something is as it should be."""
+    return Finding(subject, "good", found)
+
+
+def note(subject: str, found: str, remedy: str = "") -> Finding:
+    """Return something to know."""
+    return Finding(subject, "note", found, remedy)
+
+
+def bad(subject: str, found: str, remedy: str = "") -> Finding:
+    """Return something that distorts timings or stops a run."""
+    return Finding(subject, "bad", found, remedy)
+
+
 def read_system_file(path: str, root: Path) -> str:
     """Return the text of a file of /proc or /sys below ``root``, '' if it cannot be read."""
     try:

@@ -13,7 +13,7 @@ from pathlib import Path
 from envmatrix.engines.apptainer_command import find_program, lacks_privilege, needs_namespace
 from envmatrix.engines.confinement import limit_holder
 from envmatrix.errors import NoTrialError
-from envmatrix.launchers.doctor_finding import Finding, State, read_system_file
+from envmatrix.launchers.doctor_finding import Finding, State, bad, good, note, read_system_file
 from envmatrix.system import project
 from envmatrix.system.cuda_driver import OLDEST_DRIVERS, loaded_driver, version_text
 from envmatrix.system.host import has_gpu
@@ -34,22 +34,19 @@ def _command_output(*argv: str) -> tuple[bool, str]:
     return finished.exit.ok, finished.stdout if finished.exit.ok else finished.last_words(1) or str(finished.exit)
 
 
-def slurm(root: Path) -> Iterator[Finding]:
+def slurm(_root: Path) -> Iterator[Finding]:
     """Check Slurm: its commands, the controller, the partitions and the tracking of a job's processes."""
-    del root
     if shutil.which("sbatch") is None:  # the launcher's finding reports it
         return
     missing_commands = [name for name in _SLURM_COMMANDS if shutil.which(name) is None]
     if missing_commands:
-        yield Finding(
-            "Slurm commands", "bad", f"no {', '.join(missing_commands)} on PATH", "install Slurm's client commands"
-        )
+        yield bad("Slurm commands", f"no {', '.join(missing_commands)} on PATH", "install Slurm's client commands")
     has_answered, output = _command_output("sinfo", "--noheader", "--format=%P|%a|%D|%t")
     if not has_answered:
         remedy = "run `scontrol ping`; SLURM_CONF must point to the cluster's slurm.conf"
-        yield Finding("Slurm controller", "bad", f"no answer: {output}", remedy)
+        yield bad("Slurm controller", f"no answer: {output}", remedy)
         return
-    yield Finding("Slurm controller", "good", "answers")
+    yield good("Slurm controller", "answers")
     yield from partitions(output)
     configured, output = _command_output("scontrol", "show", "config")
     if configured:
@@ -63,9 +60,7 @@ def partitions(sinfo_output: str) -> Iterator[Finding]:
         name, up, count, node_state = ([*line.strip().split("|"), "", "", ""])[:4]
         nodes.setdefault(name, []).append((up, int(count) if count.isdecimal() else 0, node_state))
     if not nodes:
-        yield Finding(
-            "Slurm partitions", "bad", "there is none", "ask the cluster's administrators which account you need"
-        )
+        yield bad("Slurm partitions", "there is none", "ask the cluster's administrators which account you need")
     for name, node_states in nodes.items():
         serving = sum(
             count for up, count, node_state in node_states if up == "up" and _USABLE_STATE.fullmatch(node_state)
@@ -84,9 +79,9 @@ def process_tracking(config: str) -> Finding:
     tracking, tasks = settings.get("ProctrackType", ""), settings.get("TaskPlugin", "")
     summary = f"ProctrackType={tracking or 'unknown'}, TaskPlugin={tasks or 'unknown'}"
     if tracking.endswith("cgroup") and "cgroup" in tasks:
-        return Finding("Slurm cgroups", "good", summary)
+        return good("Slurm cgroups", summary)
     remedy = "other jobs may use the same CPUs: request whole nodes (slurm: {options: --exclusive})"
-    return Finding("Slurm cgroups", "note", summary, remedy)
+    return note("Slurm cgroups", summary, remedy)
 
 
 def cuda(root: Path) -> Iterator[Finding]:
@@ -95,10 +90,10 @@ def cuda(root: Path) -> Iterator[Finding]:
     if not has_gpu(root):
         summary = "no GPU here (no /dev/nvidia0)" + (", but its driver is loaded" if driver else "")
         remedy = "run CUDA environments and workloads on a machine with a GPU; start a container with its GPUs"
-        yield Finding("CUDA", "note", summary, remedy)
+        yield note("CUDA", summary, remedy)
     elif driver is None:
         remedy = "run `nvidia-smi`; /proc/driver/nvidia/version must be readable"
-        yield Finding("CUDA", "bad", "there is a GPU, but its driver reports no version", remedy)
+        yield bad("CUDA", "there is a GPU, but its driver reports no version", remedy)
     else:
         served = [major for major, oldest in OLDEST_DRIVERS.items() if driver >= oldest]
         newest = max(OLDEST_DRIVERS)
@@ -114,44 +109,42 @@ def xla(root: Path) -> Iterator[Finding]:
     """Check which device PyTorch/XLA can use."""
     tpus = list((root / "dev").glob("accel[0-9]*"))
     if tpus:
-        yield Finding("XLA", "good", f"{len(tpus)} TPU devices (/dev/accel*)")
+        yield good("XLA", f"{len(tpus)} TPU devices (/dev/accel*)")
     else:
         remedy = "results of XLA levels are for this CPU, not for a TPU"
-        yield Finding("XLA", "note", "no TPU here (no /dev/accel0): XLA runs on the CPU (PJRT_DEVICE=CPU)", remedy)
+        yield note("XLA", "no TPU here (no /dev/accel0): XLA runs on the CPU (PJRT_DEVICE=CPU)", remedy)
 
 
-def modules(root: Path, variables: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+def modules(_root: Path, variables: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """Check for Lmod or environment modules, which the key ``modules:`` and Slurm's ``--modules`` need."""
-    del root
     for name, command in (("Lmod", "LMOD_CMD"), ("environment modules", "MODULES_CMD")):
         if command in variables:
             version = variables.get("LMOD_VERSION" if name == "Lmod" else "MODULES_VERSION", "")
-            yield Finding("modules", "good", f"{name} {version}".strip())
+            yield good("modules", f"{name} {version}".strip())
             return
     if shutil.which("sbatch"):
         remedy = "`--modules` needs them on the nodes: source their init script, or leave out `modules`"
-        yield Finding("modules", "note", "neither Lmod nor environment modules in this shell", remedy)
+        yield note("modules", "neither Lmod nor environment modules in this shell", remedy)
 
 
 def local(root: Path) -> Iterator[Finding]:
     """Check the local engine: how it limits memory, NUMA binding, and a cache folder that can run programs."""
     holder = limit_holder()
     if holder == "RLIMIT_DATA":
-        yield Finding(
+        yield note(
             "local memory limits",
-            "note",
             "enforced by RLIMIT_DATA, for each process of a trial separately: no control group can be created here",
             "start envmatrix in its own control group: `systemd-run --user --scope envmatrix bench`",
         )
     else:
-        yield Finding("local memory limits", "good", f"enforced by a control group ({holder})")
+        yield good("local memory limits", f"enforced by a control group ({holder})")
     if (root / "sys/devices/system/node/node0").exists():
         yield _memory_nodes()
     folder = project.cache_folder()
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if os.statvfs(existing).f_flag & os.ST_NOEXEC:
         remedy = "point ENVMATRIX_CACHE to a folder on another file system"
-        yield Finding("local venvs", "bad", f"{existing} is mounted noexec: Python cannot start from there", remedy)
+        yield bad("local venvs", f"{existing} is mounted noexec: Python cannot start from there", remedy)
 
 
 def _memory_nodes() -> Finding:
@@ -163,8 +156,8 @@ def _memory_nodes() -> Finding:
     except NoTrialError as error:
         why = error.message.rpartition(": ")[2]
         remedy = "in a container: start it with --cap-add SYS_NICE, or leave out `memory_nodes`"
-        return Finding("local memory nodes", "note", f"trials cannot be bound to a memory node: {why}", remedy)
-    return Finding("local memory nodes", "good", "trials can be bound to memory nodes")
+        return note("local memory nodes", f"trials cannot be bound to a memory node: {why}", remedy)
+    return good("local memory nodes", "trials can be bound to memory nodes")
 
 
 def enroot(root: Path) -> Iterator[Finding]:
@@ -180,14 +173,14 @@ def enroot(root: Path) -> Iterator[Finding]:
         problems.append((f"`enroot version` fails: {version}", "check its configuration (enroot.conf)"))
     if problems:
         remedy = "; ".join(text for _, text in problems)
-        yield Finding("Enroot's images", "bad", "; ".join(problem for problem, _ in problems), remedy)
+        yield bad("Enroot's images", "; ".join(problem for problem, _ in problems), remedy)
     else:
-        yield Finding("Enroot's images", "good", f"version {version.strip()}, unpacked by unsquashfs")
+        yield good("Enroot's images", f"version {version.strip()}, unpacked by unsquashfs")
     unmounted = [name for name in ("squashfuse", "fuse-overlayfs") if shutil.which(name) is None]
     if unmounted:
         problem = f"no {' and no '.join(unmounted)} on this machine"
         remedy = f"install {' '.join(unmounted)} on the nodes"
-        yield Finding("Enroot under Slurm", "note", f"{problem}: Slurm jobs need both to mount the image", remedy)
+        yield note("Enroot under Slurm", f"{problem}: Slurm jobs need both to mount the image", remedy)
 
 
 def apptainer(root: Path) -> Iterator[Finding]:
@@ -201,16 +194,15 @@ def apptainer(root: Path) -> Iterator[Finding]:
     problems = [*_namespace_problems(root), *_fuse_problems(root)]
     if setuid or (os.geteuid() == 0 and not needs_namespace()):
         mount_method = "its setuid starter" if setuid else "the kernel, as root"
-        yield Finding("Apptainer's images", "good", f"mounted by {mount_method}")
+        yield good("Apptainer's images", f"mounted by {mount_method}")
     elif problems:
         remedy = "; ".join(text for _, text in problems) + "; or install apptainer-suid"
-        yield Finding("Apptainer's images", "bad", "; ".join(problem for problem, _ in problems), remedy)
+        yield bad("Apptainer's images", "; ".join(problem for problem, _ in problems), remedy)
     else:
-        yield Finding("Apptainer's images", "good", "mounted by FUSE in a user namespace")
+        yield good("Apptainer's images", "mounted by FUSE in a user namespace")
     if lacks_privilege():
-        yield Finding(
+        yield note(
             "Apptainer as root",
-            "note",
             "this root lacks CAP_SYS_RESOURCE, as in most containers",
             "envmatrix handles this; by hand: `apptainer run --userns X.sif`, "
             "`unshare --user --map-root-user apptainer build X.sif X.def`",

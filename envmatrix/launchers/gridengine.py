@@ -44,11 +44,11 @@ class GridEngine(BatchSystem):
         words = self.requested()
         if "-pe" in words:  # qselect takes no number of slots
             del words[words.index("-pe") + 2]
-        done = ask("qselect", *words)
-        names = {line.partition("@")[2] for line in done.stdout.split()}
+        answer = ask("qselect", *words)
+        names = {line.partition("@")[2] for line in answer.stdout.split()}
         if not names:
-            said = done.last_words(1) or "no queue fits"
-            raise InputError(f"Grid Engine has no host for this: {said}", remedy="check --queue, --pe and --resources")
+            message = f"Grid Engine has no host for this: {answer.last_words(1) or 'no queue fits'}"
+            raise InputError(message, remedy="check --queue, --pe and --resources")
         return names
 
     def requested(self) -> list[str]:
@@ -65,8 +65,8 @@ class GridEngine(BatchSystem):
 
     def jobs(self) -> list[QueuedJob] | None:
         """Return this user's unfinished jobs; None if Grid Engine does not answer."""
-        done = ask("qstat", "-xml", "-u", getpass.getuser())
-        return _read_queue(done.stdout) if done.exit.ok else None
+        answer = ask("qstat", "-xml", "-u", getpass.getuser())
+        return _read_queue(answer.stdout) if answer.exit.ok else None
 
     def submit(self, job: Submission) -> str:
         """Submit a script and return the job's id. The queue decides whether the job may be rerun (no -r)."""
@@ -103,13 +103,13 @@ class GridEngineKind(BatchKind):
 
 def _read_hosts(text: str) -> dict[str, Host]:
     """Parse the output of `qhost -xml`: the hosts that answer."""
-    found = {}
+    hosts = {}
     for name, body in re.findall(r"<host name='([^']+)'>(.*?)</host>", text, re.DOTALL):
         values = dict(re.findall(r"<hostvalue name='(\w+)'>([^<]*)<", body))
         cpus, cores = values.get("num_proc", ""), values.get("m_core", "")
         if values.get("load_avg", "-") != "-" and cpus.isdecimal():
-            found[name] = host_of_cpus(name, int(cpus), int(cores) if cores.isdecimal() else 0)
-    return found
+            hosts[name] = host_of_cpus(name, int(cpus), int(cores) if cores.isdecimal() else 0)
+    return hosts
 
 
 def _read_queue(text: str) -> list[QueuedJob]:

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from envmatrix.errors import InputError
 from envmatrix.launchers.base import Option
 from envmatrix.launchers.batch_queue import BatchKind
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 #: An object of the Kubernetes API.
 Object = Mapping[str, Any]
+_MANIFEST = Path(__file__).with_name("kubernetes_job.yaml")
 _LABELS = {"app.kubernetes.io/name": "envmatrix"}
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")
@@ -45,8 +48,6 @@ _NEVER = {
     *("ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"),
     *("CreateContainerConfigError", "CreateContainerError", "RunContainerError"),
 }
-#: Seconds for which Kubernetes keeps a Job that has ended, so that `kubectl describe` can show it.
-_KEPT_S = 24 * 3600
 #: The output of the script goes into its log; what comes before that is in the Pod's status.
 _COMMAND = ("/bin/sh", "-c", 'exec /bin/sh "$0" >>"$1" 2>&1')
 
@@ -61,7 +62,7 @@ class Kubernetes(BatchSystem):
     sets = ("node=$NODE_NAME",)
     who = '"$node" "$POD_NAME" 0 noticed'
 
-    def __init__(self, asked: LauncherOptions) -> None:
+    def __init__(self, asked: LauncherOptions | None = None) -> None:
         super().__init__(asked)
         self._ends: dict[str, str] = {}
 
@@ -78,8 +79,8 @@ class Kubernetes(BatchSystem):
     def jobs(self) -> list[QueuedJob] | None:
         """Return the unfinished Jobs of envmatrix in the namespace; None if the API server does not answer."""
         selector = ",".join(f"{name}={value}" for name, value in _LABELS.items())
-        done = ask("kubectl", "get", "jobs,pods", *self._namespace(), "-l", selector, "-o", "json")
-        items = json_answer(done).get("items") if done.exit.ok else None
+        answer = ask("kubectl", "get", "jobs,pods", *self._namespace(), "-l", selector, "-o", "json")
+        items = json_answer(answer).get("items") if answer.exit.ok else None
         if items is None:
             return None
         pods = {owner["name"]: pod for pod in items for owner in pod["metadata"].get("ownerReferences", ())}
@@ -114,9 +115,13 @@ class Kubernetes(BatchSystem):
     def _warning(self, names: set[str]) -> str:
         """Return the last warning about a Job or its Pod, such as an exceeded quota or no node that fits."""
         events = ("kubectl", "get", "events", *self._namespace(), "--field-selector", "type=Warning", "-o", "json")
-        known = [one for one in json_answer(ask(*events)).get("items", ()) if one["involvedObject"]["name"] in names]
-        last: Object = max(known, key=lambda one: one.get("lastTimestamp") or one.get("eventTime") or "", default={})
-        return str(last.get("message", ""))
+        warnings = json_answer(ask(*events)).get("items", ())
+        times_and_texts = [
+            (event.get("lastTimestamp") or event.get("eventTime") or "", str(event.get("message", "")))
+            for event in warnings
+            if event["involvedObject"]["name"] in names
+        ]
+        return max(times_and_texts, default=("", ""))[1]
 
     def requested(self) -> list[str]:
         """Return the resources that were asked for. Raises InputError if an option is wrong or missing."""
@@ -165,75 +170,36 @@ class Kubernetes(BatchSystem):
         """Delete Jobs and their Pods."""
         ask("kubectl", "delete", "job", *self._namespace(), "--ignore-not-found", "--wait=false", *jobs)
 
-    def manifest(self, job: Submission) -> dict[str, object]:
-        """Return the Job of a block. Its time limit is the Pod's, so that it does not count time in the queue."""
+    def manifest(self, job: Submission) -> dict[str, Any]:
+        """Return the Job of a block."""
+        manifest: dict[str, Any] = yaml.safe_load(_MANIFEST.read_text(encoding="utf-8"))
         labels = {**_LABELS, "app.kubernetes.io/instance": job.name.rpartition("-")[0]}
-        return {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "metadata": {
-                "generateName": f"{job.name}-",
-                "labels": labels,
-                "annotations": {"kubernetes.io/description": job.title},
-            },
-            "spec": {
-                "backoffLimit": 0,
-                "ttlSecondsAfterFinished": _KEPT_S,
-                "template": {"metadata": {"labels": labels}, "spec": self._pod(job)},
-            },
-        }
+        annotations = {"kubernetes.io/description": job.title}
+        manifest["metadata"] |= {"generateName": f"{job.name}-", "labels": labels, "annotations": annotations}
+        manifest["spec"]["template"]["metadata"]["labels"] = labels
+        self._fill_pod(manifest["spec"]["template"]["spec"], job)
+        return manifest
 
-    def _pod(self, job: Submission) -> dict[str, object]:
-        """Return the Pod of a block, as the "restricted" Pod Security Standard wants it.
-
-        ``shareProcessNamespace``: the block runner is not process 1, which gets no signal without a handler.
-        """
+    def _fill_pod(self, pod: dict[str, Any], job: Submission) -> None:
         needs = {"cpu": str(job.cpus), **self._resources()}
         volumes = self._volumes()
         volumes.append(("/dev/shm", {"emptyDir": {"medium": "Memory"}}))  # noqa: S108 - else it has 64 MB
-        names = {"NODE_NAME": "spec.nodeName", "POD_NAME": "metadata.name"}
-        container = {
-            "name": "block",
+        user, groups = os.getuid(), sorted(os.getgroups())
+        pod["activeDeadlineSeconds"] = job.seconds
+        pod["securityContext"] |= {"runAsUser": user, "runAsGroup": os.getgid(), "supplementalGroups": groups}
+        pod["securityContext"]["runAsNonRoot"] = user != 0
+        pod["tolerations"] = [{"key": name, "operator": "Exists"} for name in needs if "/" in name]
+        pod["volumes"] = [{"name": f"volume-{i}", **source} for i, (_, source) in enumerate(volumes)]
+        pod["containers"][0] |= {
             "image": self.values("pod-image", _IMAGE)[0],
             "command": [*_COMMAND, str(job.script), str(job.log)],
-            "env": [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in names.items()],
             "resources": {"requests": needs, "limits": needs},
-            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-            "terminationMessagePolicy": "FallbackToLogsOnError",
             "volumeMounts": [{"name": f"volume-{i}", "mountPath": path} for i, (path, _) in enumerate(volumes)],
         }
-        security = {
-            "runAsUser": os.getuid(),
-            "runAsGroup": os.getgid(),
-            "supplementalGroups": sorted(os.getgroups()),
-            "runAsNonRoot": os.getuid() != 0,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        }
-        return {
-            "restartPolicy": "Never",
-            "activeDeadlineSeconds": job.seconds,
-            "automountServiceAccountToken": False,
-            "shareProcessNamespace": True,
-            "securityContext": security,
-            "affinity": self._affinity(job),
-            "tolerations": [{"key": name, "operator": "Exists"} for name in needs if "/" in name],
-            "containers": [container],
-            "volumes": [{"name": f"volume-{i}", **source} for i, (_, source) in enumerate(volumes)],
-        }
-
-    def _affinity(self, job: Submission) -> dict[str, object]:
-        """Return that no two blocks of anybody share a node, and which nodes a block may run on."""
-        blocks = {
-            "labelSelector": {"matchLabels": _LABELS},
-            "namespaceSelector": {},
-            "topologyKey": "kubernetes.io/hostname",
-        }
-        affinity: dict[str, object] = {"podAntiAffinity": {_REQUIRED: [blocks]}}
         if places := self.places(job):  # one term each: a field takes a single name
             fields = [[{"key": "metadata.name", "operator": "In", "values": [name]}] for name in places]
             terms = [{"matchFields": field} for field in fields]
-            affinity["nodeAffinity"] = {_REQUIRED: {"nodeSelectorTerms": terms}}
-        return affinity
+            pod["affinity"]["nodeAffinity"] = {_REQUIRED: {"nodeSelectorTerms": terms}}
 
 
 class KubernetesKind(BatchKind):
@@ -269,15 +235,14 @@ def _read_nodes(nodes: Sequence[Object], resources: Mapping[str, str], cpus: int
     """
     hosts: dict[str, Host | None] = {}
     for node in nodes:
-        name, spec, has = node["metadata"]["name"], node["spec"], node["status"].get("allocatable", {})
+        name, spec, allocatable = node["metadata"]["name"], node["spec"], node["status"].get("allocatable", {})
         taints = {taint["key"] for taint in spec.get("taints", ()) if taint["effect"] != "PreferNoSchedule"}
-        ready = {one["type"]: one["status"] for one in node["status"].get("conditions", ())}.get("Ready") == "True"
-        whole = re.fullmatch(r"([0-9]+)(m?)", str(has.get("cpu")))
-        count = int(whole[1]) // (1000 if whole[2] else 1) if whole else 0
-        if not ready:
+        cpu_count = re.fullmatch(r"([0-9]+)(m?)", str(allocatable.get("cpu")))
+        count = int(cpu_count[1]) // (1000 if cpu_count[2] else 1) if cpu_count else 0
+        if "Ready" not in _conditions(node):
             hosts[name] = None
         elif not (spec.get("unschedulable") or taints - set(resources) or count < max(cpus, 1)) and all(
-            has.get(resource, "0") != "0" for resource in resources
+            allocatable.get(resource, "0") != "0" for resource in resources
         ):
             hosts[name] = host_of_cpus(name, cpus or count, cpus or count)
     return hosts
@@ -286,13 +251,19 @@ def _read_nodes(nodes: Sequence[Object], resources: Mapping[str, str], cpus: int
 def _container(pod: Object, state: str) -> Object:
     """Return what a Pod says of its container in this state, {} if it is in another one."""
     states = pod.get("status", {}).get("containerStatuses") or [{}]
-    found: Object = states[0].get("state", {}).get(state) or {}
-    return found
+    description: Object = states[0].get("state", {}).get(state) or {}
+    return description
+
+
+def _conditions(document: Object) -> dict[str, Object]:
+    """Return the conditions of an object that are true, by type."""
+    conditions = document.get("status", {}).get("conditions", ())
+    return {condition["type"]: condition for condition in conditions if condition["status"] == "True"}
 
 
 def _end(job: Object, pod: Object) -> str:
     """Return how a Job ended, in the words of its Pod if that still exists; '' if it has not ended."""
-    conditions = {one["type"]: one for one in job.get("status", {}).get("conditions", ()) if one["status"] == "True"}
+    conditions = _conditions(job)
     ended = conditions.get("Failed") or conditions.get("Complete")
     if not ended:
         return ""

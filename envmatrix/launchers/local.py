@@ -56,7 +56,7 @@ class Here:
     def trials(self, blocks: Iterable[list[Slot]], work: Work) -> Iterator[Trial]:
         """Run one group at a time: a single trial, as a second one would disturb it, or interleaved trials."""
         for block in blocks:
-            for group in work.groups(block):
+            for group in work.groups_of.of(block):
                 work.begins(group[0], len(group))
                 yield from work.run_group(group)
 

@@ -44,10 +44,10 @@ class Lsf(BatchSystem):
 
     def jobs(self) -> list[QueuedJob] | None:
         """Return this user's unfinished jobs; None if LSF does not answer."""
-        done = ask("bjobs", "-o", "jobid job_name stat exec_host", "-json")
-        if body := json_answer(done):
+        answer = ask("bjobs", "-o", "jobid job_name stat exec_host", "-json")
+        if body := json_answer(answer):
             return _read_jobs(body)
-        return [] if "No unfinished job found" in done.stdout + done.stderr else None
+        return [] if "No unfinished job found" in answer.stdout + answer.stderr else None
 
     def requested(self) -> list[str]:
         """Return the words of bsub for the slots and resources that were asked for."""
@@ -66,10 +66,10 @@ class Lsf(BatchSystem):
             *(("-m", " ".join(places)) if places else ()),
             text=job.script.read_text(encoding="utf-8"),
         )
-        found = re.search(r"Job <(\d+)> is submitted", answer)
-        if not found:
+        match = re.search(r"Job <(\d+)> is submitted", answer)
+        if not match:
             raise EngineError(f"`bsub` named no job: {answer.strip()[:200]}", remedy="see `bjobs`")
-        return found[1]
+        return match[1]
 
     def delete(self, jobs: Sequence[str]) -> None:
         """Kill jobs."""
@@ -90,10 +90,10 @@ class LsfKind(BatchKind):
     )
 
 
-def _read_hosts(done: Finished) -> dict[str, Host | None]:
+def _read_hosts(answer: Finished) -> dict[str, Host | None]:
     """Parse the output of `lshosts -json`: processors, cores of one, threads of a core ('-': it does not answer)."""
     hosts: dict[str, Host | None] = {}
-    for record in json_answer(done).get("RECORDS", []):
+    for record in json_answer(answer).get("RECORDS", []):
         values = {name.lower(): str(value) for name, value in record.items()}
         name, counts = values.get("host_name", ""), [values.get(key, "") for key in ("nprocs", "ncores", "nthreads")]
         processors, cores, threads = (int(count) if count.isdecimal() else 0 for count in counts)

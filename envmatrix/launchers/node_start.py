@@ -8,17 +8,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from envmatrix import block
-from envmatrix.block.order import (
-    BUSY,
-    CANNOT_WRITE,
-    DELETED,
-    NO_MODULE,
-    NO_PIPES,
-    NO_PYTHON,
-    NOT_SEEN,
-    OTHER_NODE,
-)
+from envmatrix.block.order import BUSY, CANNOT_WRITE, DELETED, NO_MODULE, NO_PIPES, NO_PYTHON, NOT_SEEN, OTHER_NODE
 from envmatrix.build.cache import disk_errors
+from envmatrix.launchers.pending_block import Loss
 from envmatrix.plan.export_lines import posix_quote
 from envmatrix.system.bench_options import folder_digest
 
@@ -50,6 +42,13 @@ _VERSION_CHECK = "import sys; sys.exit(sys.version_info < (3, 9))"
 def stop_reason(status: int, path: str = "") -> str:
     """Return why a job stopped by itself, with the path that was missing."""
     return STOPPED.get(status, f"its block runner ended with status {status}") + (f": {path}" if path else "")
+
+
+def stopped_loss(status: int, node: str, path: str) -> Loss:
+    """Return the loss of a job that stopped by itself, as its file says."""
+    bad_node = "" if status in (OTHER_NODE, DELETED) else node
+    reason = f"{stop_reason(status, path)} (node {node})"
+    return Loss(f"exit {status}", reason, excused=True, give_up=status == DELETED, bad_node=bad_node)
 
 
 def copy_package(folder: Path) -> Path:

@@ -43,10 +43,10 @@ class Pbs(BatchSystem):
 
     def jobs(self) -> list[QueuedJob] | None:
         """Return this user's unfinished jobs; None if PBS does not answer."""
-        known = ask("qselect", "-u", getpass.getuser())
-        if not known.exit.ok:
+        answer = ask("qselect", "-u", getpass.getuser())
+        if not answer.exit.ok:
             return None
-        ids = known.stdout.split()
+        ids = answer.stdout.split()
         return _read_jobs(ask("qstat", "-f", "-F", "json", *ids)) if ids else []
 
     def requested(self) -> list[str]:
@@ -86,10 +86,10 @@ class PbsKind(BatchKind):
     )
 
 
-def _read_hosts(done: Finished) -> dict[str, Host | None]:
+def _read_hosts(answer: Finished) -> dict[str, Host | None]:
     """Parse the output of `pbsnodes -a -F json`; None: no job can start there."""
     hosts: dict[str, Host | None] = {}
-    for vnode, body in json_answer(done).get("nodes", {}).items():
+    for vnode, body in json_answer(answer).get("nodes", {}).items():
         resources = body.get("resources_available", {})
         name, count = str(resources.get("host", vnode)), resources.get("ncpus")
         states = {word.strip() for word in str(body.get("state")).split(",")}
@@ -98,13 +98,13 @@ def _read_hosts(done: Finished) -> dict[str, Host | None]:
     return hosts
 
 
-def _read_jobs(done: Finished) -> list[QueuedJob] | None:
+def _read_jobs(answer: Finished) -> list[QueuedJob] | None:
     """Parse the output of `qstat -f -F json`; job_state: Q (waits), R (runs), H (held), S (suspended), E (ends).
 
     A job that has just ended is an error on stderr, and not in the output.
     """
-    body = json_answer(done)
-    if not body or "cannot connect" in done.stderr:
+    body = json_answer(answer)
+    if not body or "cannot connect" in answer.stderr:
         return None
     jobs = []
     for job, values in body.get("Jobs", {}).items():

@@ -1,4 +1,4 @@
-"""A block that is running on a node: its unfinished slots, and the trials that have started."""
+"""A block that is running on a node: its unfinished slots, the trials that have started, and why its job ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from envmatrix.plan import Slot
 class PendingBlock:
     """The unfinished slots of a block; ``finished`` is how many trials ended in this attempt.
 
-    ``groups`` maps each trial that runs side by side with others to the folder of its group.
+    ``groups`` maps each trial that runs side by side with others to the folder of its group. In a batch system, ``job``
+    runs it: ``told`` is the last line about it, ``gone`` the number of checks without it, ``submitted`` a time,
+    ``node`` where it was sent, ``seen`` where it was last reported, ``held``: it waits for a release, ``stuck`` for how
+    many checks it could never start.
     """
 
     block: int
@@ -23,13 +26,21 @@ class PendingBlock:
     finished: int = 0
     started: set[tuple[str, int, int]] = field(default_factory=set)
     groups: Mapping[str, str] = field(default_factory=dict)
+    job: str = ""
+    told: str = ""
+    gone: int = 0
+    submitted: float = 0.0
+    node: str = ""
+    seen: str = ""
+    held: bool = False
+    stuck: int = 0
 
     def units(self) -> dict[str, list[Slot]]:
         """Return the slots by the name of their result folder: a single trial, or a group that runs side by side."""
-        found: dict[str, list[Slot]] = {}
+        slots_by_unit: dict[str, list[Slot]] = {}
         for name, slot in self.slots.items():
-            found.setdefault(self.groups.get(name, name), []).append(slot)
-        return found
+            slots_by_unit.setdefault(self.groups.get(name, name), []).append(slot)
+        return slots_by_unit
 
     def place(self, slot: Slot) -> str:
         """Return the path of a finished trial, relative to the block's folder."""
@@ -55,3 +66,18 @@ class PendingBlock:
     def unfinished(self) -> bool:
         """Whether any of its trials has no result yet."""
         return any(self.end(slot) is None for slot in self.slots.values())
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Why a job ended before its block was done.
+
+    ``excused``: the trial that was running is not the cause. ``give_up``: the block is left to ``resume``. ``bad_node``
+    is the node to leave out, '' if none.
+    """
+
+    cause: str
+    text: str
+    excused: bool = False
+    give_up: bool = False
+    bad_node: str = ""

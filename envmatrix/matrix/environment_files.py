@@ -20,18 +20,15 @@ from envmatrix.system.regular_files import MAX_TEXT_BYTES, RefusedFileError, rea
 
 _NAME = re.compile(r"[A-Za-z_]\w*\Z")
 #: Variables of which a trial has its own value.
-_NOT_TAKEN = ("PATH", "HOME", "LD_PRELOAD", "TMPDIR", "USER", "PWD")
+_TRIAL_VARIABLES = ("PATH", "HOME", "LD_PRELOAD", "TMPDIR", "USER", "PWD")
 #: Numbers of YAML 1.1 or 1.2.
 _NUMBER = re.compile(r"[-+]?(?:0[xob])?[\d_.]+(?:e[-+]?\d+)?\Z", re.IGNORECASE)
 _UNCERTAIN = "it is inside of a condition, a loop or a function"
 _NEEDS_SHELL = "its value needs a shell"
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
 #: Commands of `module`, and what they do to the modules that are loaded; others are reported.
-_LOADING, _UNLOADING, _SHOWING = (
-    {"load", "add"},
-    {"unload", "rm", "del"},
-    {"list", "avail", "spider", "show", "--version"},
-)
+_LOADING, _UNLOADING = {"load", "add"}, {"unload", "rm", "del"}
+_SHOWING = {"list", "avail", "spider", "show", "--version"}
 _CONDA_ROOTS = ("miniconda3", "anaconda3", "miniforge3", "mambaforge", "micromamba", ".conda")
 
 
@@ -51,7 +48,7 @@ class EnvironmentFile:
         self.notes += [note] if note not in self.notes[-1:] else []
 
     def set_variable(self, number: int, name: str, value: str, reason: str = "") -> None:
-        """Take a variable, unless there is a ``reason`` not to, its value is secret, or it is a trial's own."""
+        """Set a variable, unless there is a ``reason`` not to, its value is secret, or it is a trial's own."""
         self.variables.pop(name, None)  # an earlier value would be wrong
         if re.search(r"[\x00-\x1f\x7f]", value):
             reason = reason or "engines differ in how they pass several lines, and other control characters"
@@ -59,13 +56,13 @@ class EnvironmentFile:
             self.leave_out(number, f"{name} is not used: {reason}")
         elif hides_value(name):
             self.leave_out(number, f"{name} is not stored, as it may be a secret: export it, and add --pass-env {name}")
-        elif name in _NOT_TAKEN:
+        elif name in _TRIAL_VARIABLES:
             self.leave_out(number, f"{name} is not used: each trial has its own")
         else:
             self.variables[name] = value
 
     def set_folder(self, number: int, folder: str) -> None:
-        """Take the Python of an environment's folder."""
+        """Use the Python of an environment's folder."""
         place = os.path.expanduser(folder)  # noqa: PTH111 - pathlib's raises an error for an unknown user
         python = self.file.parent / place / "bin" / "python"
         if python.exists():
@@ -74,7 +71,7 @@ class EnvironmentFile:
             self.leave_out(number, f"{python} does not exist: pass your Python, as in `-- .venv/bin/python train.py`")
 
     def set_conda(self, number: int, name: str) -> None:
-        """Take the Python of a conda environment, by its name or folder."""
+        """Use the Python of a conda environment, by its name or folder."""
         roots = [Path.home() / root / "envs" / name for root in _CONDA_ROOTS]
         folder = next((path for path in roots if (path / "bin" / "python").exists()), None)
         if "/" in name or folder:
@@ -96,9 +93,9 @@ def read_text_file(file: Path) -> str:
 def read_environment_file(file: Path) -> EnvironmentFile:
     """Read the variables, modules and Python of a file. Raises InputError for one that cannot be read."""
     text = read_text_file(file).replace("\r\n", "\n")
-    found = EnvironmentFile(file)
-    _READERS[kind_of_file(file, text)](found, text)
-    return found
+    result = EnvironmentFile(file)
+    _READERS[kind_of_file(file, text)](result, text)
+    return result
 
 
 def kind_of_file(file: Path, text: str) -> str:
@@ -121,119 +118,117 @@ def kind_of_file(file: Path, text: str) -> str:
     )
 
 
-def _read_dotenv(found: EnvironmentFile, text: str) -> None:
+def _read_dotenv(result: EnvironmentFile, text: str) -> None:
     """Read NAME=VALUE lines, if a shell and the libraries that load such files agree on the value."""
     for command in read_commands(text):
         number, raw = command.number, command.raw
         is_export = raw[:1] == ["export"]
         if command.error or not command.alone:
             name = raw[0].partition("=")[0] if raw else ""
-            found.variables.pop(name, None)
-            found.leave_out(number, f"not read: {command.error or 'quote a value with ; & | ( ) < or >'}")
+            result.variables.pop(name, None)
+            result.leave_out(number, f"not read: {command.error or 'quote a value with ; & | ( ) < or >'}")
             continue
         if len(raw) > 1 and not is_export and not re.search(r"[$`]", raw[0]):
-            found.variables.pop(raw[0].partition("=")[0], None)
-            found.leave_out(number, f"{raw[0].partition('=')[0]} is not used: quote a value with blanks")
+            result.variables.pop(raw[0].partition("=")[0], None)
+            result.leave_out(number, f"{raw[0].partition('=')[0]} is not used: quote a value with blanks")
             continue
         for word in raw[1:] if is_export else raw[:1]:
             has_escape = re.search(r"\\[^\"\n]", re.sub(r"'[^']*'", "", word))
             reason = "programs differ in how they read its backslash: put it in single quotes" if has_escape else ""
-            if not _take(found, number, word, reason):
-                found.leave_out(number, f"not NAME=VALUE: {word[:40]}")
+            if not _set_from_word(result, number, word, reason):
+                result.leave_out(number, f"not NAME=VALUE: {word[:40]}")
 
 
-def _read_script(found: EnvironmentFile, text: str) -> None:
+def _read_script(result: EnvironmentFile, text: str) -> None:
     """Read exports, modules and activated environments of a shell script; its other lines are its work."""
     first = text.partition("\n")[0]
     if first.startswith("#!") and not re.search(r"\b(?:ba|da|k|z)?sh\b", first):
-        raise InputError(
-            "not a script of sh or bash", where=Where(found.file, 1), remedy="pass a .env with its variables"
-        )
+        remedy = "pass a .env with its variables"
+        raise InputError("not a script of sh or bash", where=Where(result.file, 1), remedy=remedy)
     plain: dict[str, str] = {}
     for command in read_commands(text):
         if command.error:
-            found.leave_out(command.number, f"not read: {command.error}")
+            result.leave_out(command.number, f"not read: {command.error}")
         elif _ASSIGNMENT.match(command.raw[0]):
-            _read_assignments(found, command, plain)
+            _read_assignments(result, command, plain)
         elif command.raw[0] == "export" or command.raw[:2] in (["declare", "-x"], ["typeset", "-x"]):
             for word in command.raw[1:]:
-                _take_exported(found, command, word if "=" in word else plain.get(word, word))
+                _set_exported(result, command, word if "=" in word else plain.get(word, word))
         elif command.raw[0] == "unset":
             for name in command.words[1:]:
                 plain.pop(name, None)
-                if found.variables.pop(name, None) is not None and not command.certain:
-                    found.leave_out(command.number, f"{name} is not used: {_UNCERTAIN}")
+                if result.variables.pop(name, None) is not None and not command.certain:
+                    result.leave_out(command.number, f"{name} is not used: {_UNCERTAIN}")
         else:
-            _read_set_up(found, command)
+            _read_set_up(result, command)
 
 
-def _read_assignments(found: EnvironmentFile, command: Command, plain: dict[str, str]) -> None:
+def _read_assignments(result: EnvironmentFile, command: Command, plain: dict[str, str]) -> None:
     """Read a command that begins with NAME=VALUE; ``plain`` has the words that did, for a later `export NAME`."""
     words = [word for word in command.raw if _ASSIGNMENT.match(word)]
     names = [word.partition("=")[0].removesuffix("+") for word in words]
     if len(words) < len(command.raw):
-        found.leave_out(command.number, f"{', '.join(names)} is not used: it is set for one command only")
+        result.leave_out(command.number, f"{', '.join(names)} is not used: it is set for one command only")
         return
     for name, word in zip(names, words, strict=True):
         plain[name] = word if command.certain and f"{name}=" in word else f"{name}=$"
-        if name in found.variables:
-            _take_exported(found, command, plain[name])
+        if name in result.variables:
+            _set_exported(result, command, plain[name])
 
 
-def _take_exported(found: EnvironmentFile, command: Command, word: str) -> None:
-    """Take a word of `export`."""
-    if not _take(found, command.number, word, "" if command.certain else _UNCERTAIN) and _NAME.match(word):
-        found.leave_out(command.number, f"{word} is not used: this line gives it no value")
+def _set_exported(result: EnvironmentFile, command: Command, word: str) -> None:
+    """Set the variable in a word of `export`."""
+    if not _set_from_word(result, command.number, word, "" if command.certain else _UNCERTAIN) and _NAME.match(word):
+        result.leave_out(command.number, f"{word} is not used: this line gives it no value")
 
 
-def _read_set_up(found: EnvironmentFile, command: Command) -> None:
+def _read_set_up(result: EnvironmentFile, command: Command) -> None:
     """Read the command of a script that loads modules, or activates an environment."""
     words, number = command.words, command.number
-    if words[0] in ("module", "ml"):
-        arguments = [word for word in command.raw[1:] if words[0] == "ml" or not word.startswith("-")]
-        if arguments and command.certain:
-            _take_modules(found, number, words[0], arguments)
-        elif arguments:
-            found.leave_out(number, f"{' '.join(words)[:60]} is not used: {_UNCERTAIN}")
-    elif words[0] not in ("source", ".", "conda", "mamba", "micromamba") or len(words) < 2:
+    loads_modules = words[0] in ("module", "ml")
+    arguments = [word for word in command.raw[1:] if words[0] != "module" or not word.startswith("-")]
+    if not arguments or not (loads_modules or words[0] in ("source", ".", "conda", "mamba", "micromamba")):
         return
-    elif not command.certain:
-        found.leave_out(number, f"{' '.join(words)[:60]} is not used: {_UNCERTAIN}")
+    if not command.certain:
+        result.leave_out(number, f"{' '.join(words)[:60]} is not used: {_UNCERTAIN}")
+    elif loads_modules:
+        _follow_modules(result, number, words[0], arguments)
     elif words[1] == "activate" and len(words) == 3:
-        found.set_conda(number, words[2])
-    elif words[0] in ("source", ".") and words[1].endswith("bin/activate"):
-        found.set_folder(number, str(Path(words[1]).parents[1]))
-    elif words[0] in ("source", ".") and not words[1].endswith("conda.sh"):
-        found.leave_out(number, f"{words[1]} is not read: pass it with --like instead if it sets what you need")
+        result.set_conda(number, words[2])
+    elif words[0] in ("source", "."):
+        if words[1].endswith("bin/activate"):
+            result.set_folder(number, str(Path(words[1]).parents[1]))
+        elif not words[1].endswith("conda.sh"):
+            result.leave_out(number, f"{words[1]} is not read: pass it with --like instead if it sets what you need")
 
 
-def _take_modules(found: EnvironmentFile, number: int, command: str, arguments: list[str]) -> None:
+def _follow_modules(result: EnvironmentFile, number: int, command: str, arguments: list[str]) -> None:
     """Follow `module ...` or `ml ...`; the latter loads what it does not know."""
     first = unquote(arguments[0])
     known = first in _LOADING | _UNLOADING | _SHOWING | {"purge", "swap", "switch", "use", "unuse", "restore", "save"}
     names = arguments[1:] if known else arguments
     if first == "purge":
-        found.modules.clear()
+        result.modules.clear()
+    elif first in _UNLOADING:
+        for name in names:
+            _unload(result, unquote(name))
     elif first in _LOADING or (command == "ml" and not known):
         for name in names:
             if needs_shell(name):
-                found.leave_out(number, f"module {name} is not loaded: its name needs a shell")
+                result.leave_out(number, f"module {name} is not loaded: its name needs a shell")
             elif name.startswith("-"):
-                _unload(found, unquote(name)[1:])
+                _unload(result, unquote(name)[1:])
             else:
-                found.modules.append(unquote(name))
-    elif first in _UNLOADING:
-        for name in names:
-            _unload(found, unquote(name))
+                result.modules.append(unquote(name))
     elif first not in _SHOWING:
-        found.leave_out(number, f"`{command} {' '.join(map(unquote, arguments))[:60]}` is not followed")
+        result.leave_out(number, f"`{command} {' '.join(map(unquote, arguments))[:60]}` is not followed")
 
 
-def _unload(found: EnvironmentFile, name: str) -> None:
-    found.modules[:] = [other for other in found.modules if name not in (other, other.partition("/")[0])]
+def _unload(result: EnvironmentFile, name: str) -> None:
+    result.modules[:] = [other for other in result.modules if name not in (other, other.partition("/")[0])]
 
 
-def _read_dockerfile(found: EnvironmentFile, text: str) -> None:
+def _read_dockerfile(result: EnvironmentFile, text: str) -> None:
     """Read the ENV lines of the last stage, and of the stages that it is built from."""
     stages: dict[str, dict[str, str]] = {}
     for number, line in _instructions(text):
@@ -242,20 +237,20 @@ def _read_dockerfile(found: EnvironmentFile, text: str) -> None:
             words = [word for word in rest.split() if not word.startswith("--")]
             image = words[0] if words else ""
             if image.lower() not in stages:
-                found.leave_out(number, f"the image {image} is not used: its ENV lines are")
-            found.variables = dict(stages.get(image.lower(), {}))
+                result.leave_out(number, f"the image {image} is not used: its ENV lines are")
+            result.variables = dict(stages.get(image.lower(), {}))
             name = words[2].lower() if len(words) > 2 and words[1].upper() == "AS" else str(number)
-            stages[name] = found.variables
+            stages[name] = result.variables
         elif instruction.upper() == "ENV":
             words = WORD.findall(rest)
             is_whole = re.sub(r"\s", "", "".join(words)) == re.sub(r"\s", "", rest)
             if not is_whole or not words:
-                found.leave_out(number, "not read: no closing quotation")
+                result.leave_out(number, "not read: no closing quotation")
             elif "=" not in words[0] and len(words) > 1:  # the older form: ENV NAME VALUE
                 words = [f"{words[0]}={rest.strip()[len(words[0]) :].strip()}"]
             for word in words if is_whole else ():
-                if not _take(found, number, word):
-                    found.leave_out(number, f"not NAME=VALUE: {word[:40]}")
+                if not _set_from_word(result, number, word):
+                    result.leave_out(number, f"not NAME=VALUE: {word[:40]}")
 
 
 def _instructions(text: str) -> Iterator[tuple[int, str]]:
@@ -272,50 +267,49 @@ def _instructions(text: str) -> Iterator[tuple[int, str]]:
         yield number, re.sub(r"\s+", " ", whole.lstrip(), count=1) if whole else ""
 
 
-def _read_conda(found: EnvironmentFile, text: str) -> None:
+def _read_conda(result: EnvironmentFile, text: str) -> None:
     try:
         body = yaml.compose(text, yaml.SafeLoader)
     except yaml.YAMLError as error:
-        raise InputError(
-            "it is not valid YAML", where=Where(found.file), remedy="`conda env export` writes one"
-        ) from error
+        remedy = "`conda env export` writes one"
+        raise InputError("it is not valid YAML", where=Where(result.file), remedy=remedy) from error
     parts = {key.value: value for key, value in body.value} if isinstance(body, yaml.MappingNode) else {}
     if not {"dependencies", "name", "prefix", "variables"} & set(parts):
-        raise InputError("it is no environment of conda", where=Where(found.file), remedy="pass an environment.yml")
+        raise InputError("it is no environment of conda", where=Where(result.file), remedy="pass an environment.yml")
     variables = parts.get("variables")
     if isinstance(variables, yaml.MappingNode):
         for key, value in variables.value:
-            _take_node(found, key, value)
+            _set_from_node(result, key, value)
     elif variables is not None and variables.value:
-        where = Where(found.file, variables.start_mark.line + 1)
+        where = Where(result.file, variables.start_mark.line + 1)
         raise InputError("`variables` is no mapping", where=where, remedy="write `NAME: VALUE` lines below it")
     prefix, name = (parts.get(key) for key in ("prefix", "name"))
     if isinstance(prefix, yaml.ScalarNode) and prefix.value:
-        found.set_folder(prefix.start_mark.line + 1, prefix.value)
+        result.set_folder(prefix.start_mark.line + 1, prefix.value)
     elif isinstance(name, yaml.ScalarNode) and name.value:
-        found.set_conda(name.start_mark.line + 1, name.value)
+        result.set_conda(name.start_mark.line + 1, name.value)
 
 
-def _take_node(found: EnvironmentFile, key: yaml.Node, value: yaml.Node) -> None:
-    """Take a variable of an environment.yml if every YAML parser reads its value as it is written."""
+def _set_from_node(result: EnvironmentFile, key: yaml.Node, value: yaml.Node) -> None:
+    """Set a variable of an environment.yml if every YAML parser reads its value as it is written."""
     number, is_text = key.start_mark.line + 1, value.tag == "tag:yaml.org,2002:str"
     if not isinstance(key, yaml.ScalarNode) or not _NAME.match(key.value):
-        found.leave_out(number, "not NAME: VALUE")
+        result.leave_out(number, "not NAME: VALUE")
         return
     is_number = isinstance(value, yaml.ScalarNode) and value.style is None and _NUMBER.match(value.value)
     is_clear = re.fullmatch(r"0|-?[1-9]\d*", value.value) if is_number else is_text
     reason = "" if is_clear else "quote its value, which YAML does not read as it is written"
     if is_text and re.search(r"[$`]", value.value):
         reason = _NEEDS_SHELL
-    found.set_variable(number, key.value, str(value.value), reason)
+    result.set_variable(number, key.value, str(value.value), reason)
 
 
-def _read_project(found: EnvironmentFile, _: str) -> None:
-    found.set_folder(1, ".venv")
+def _read_project(result: EnvironmentFile, _: str) -> None:
+    result.set_folder(1, ".venv")
 
 
-def _take(found: EnvironmentFile, number: int, raw: str, reason: str = "") -> bool:
-    """Take NAME=VALUE, as it is written; return False if it is not that."""
+def _set_from_word(result: EnvironmentFile, number: int, raw: str, reason: str = "") -> bool:
+    """Set NAME=VALUE, as it is written; return False if it is not that."""
     if raw[:1] in ("'", '"'):  # such as export "NAME=some words"
         raw = f"{unquote(raw).partition('=')[0]}={raw[:1]}{raw[1:].partition('=')[2]}"
     name, is_set, value = raw.partition("=")
@@ -323,7 +317,7 @@ def _take(found: EnvironmentFile, number: int, raw: str, reason: str = "") -> bo
         name, reason = name[:-1], reason or _NEEDS_SHELL
     if not is_set or not _NAME.match(name):
         return False
-    found.set_variable(number, name, unquote(value), reason or (_NEEDS_SHELL if needs_shell(raw) else ""))
+    result.set_variable(number, name, unquote(value), reason or (_NEEDS_SHELL if needs_shell(raw) else ""))
     return True
 
 

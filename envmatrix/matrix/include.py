@@ -59,11 +59,9 @@ class MatrixFiles:
     @property
     def digest(self) -> str:
         """The sha256 of the file as read; for several files, of all their texts in order."""
-        text = self.source.text
-        lists = [json.dumps(words) for words in self.inlined]
-        is_combined = len(self.files) > 1 or lists
-        combined_text = json.dumps([*(source.text for source in self.files), *lists]) if is_combined else text
-        return "sha256:" + hashlib.sha256(combined_text.encode()).hexdigest()
+        texts = [*(source.text for source in self.files), *map(json.dumps, self.inlined)]
+        text = json.dumps(texts) if len(texts) > 1 else self.source.text
+        return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
     def located_in_user_file(self, mistake: InputError) -> InputError:
         """Return a mistake found in a packaged file at the user's line that includes it; any other unchanged."""
@@ -84,10 +82,8 @@ class MatrixFiles:
         document |= {name: data for name, data in self.source.mapping(()).items() if name in SECTIONS}
         if files:
             workloads = self.source.mapping(("workloads",))
-            workloads_with_files = {
-                name: {**self.source.mapping(("workloads", name)), "files": files[name]} for name in files
-            }
-            document["workloads"] = {**workloads, **workloads_with_files}
+            placed = {name: {**self.source.mapping(("workloads", name)), "files": files[name]} for name in files}
+            document["workloads"] = {**workloads, **placed}
         return f"# Put together by envmatrix from:\n{header}{yaml_text(document)}"
 
 
@@ -118,7 +114,7 @@ def _collect_includes(
 ) -> None:
     for index, include in enumerate(_include_entries(source)):
         where = source.where(("include", index))
-        file = _included_file(include, source, index)
+        file = _included_file(include, source.file, where)
         real_path = _real_path(file)
         if real_path in chain:
             names = " -> ".join(path.name for path in (*chain[chain.index(real_path) :], real_path))
@@ -133,9 +129,8 @@ def _collect_includes(
             )
         if include.startswith(PACKAGED_PREFIX):
             requested_by[file] = requested_by.get(source.file, (include, where))
-        _collect_includes(
-            parse_yaml(_read_included_file(file, source, index), file), (*chain, real_path), files, requested_by
-        )
+        included = parse_yaml(_read_included_file(file, where), file)
+        _collect_includes(included, (*chain, real_path), files, requested_by)
     files[chain[-1]] = source
 
 
@@ -171,36 +166,28 @@ def is_packaged(file: Path) -> bool:
     return file.parent == LIBRARY_FOLDER
 
 
-def _included_file(include: str, source: Source, index: int) -> Path:
+def _included_file(include: str, including_file: Path, where: Where) -> Path:
     """Return the file that an include names: a packaged file, or one relative to the including file."""
     if not include.startswith(PACKAGED_PREFIX):
-        return source.file.parent / include
+        return including_file.parent / include
     name = include.removeprefix(PACKAGED_PREFIX)
     if name not in packaged_names():
-        packaged = [PACKAGED_PREFIX + name for name in packaged_names()]
-        raise InputError(
-            f"envmatrix has no packaged file {include!r}",
-            where=source.where(("include", index)),
-            remedy=suggestion(include, packaged),
-        )
+        remedy = suggestion(include, [PACKAGED_PREFIX + known_name for known_name in packaged_names()])
+        raise InputError(f"envmatrix has no packaged file {include!r}", where=where, remedy=remedy)
     return LIBRARY_FOLDER / f"{name}.yaml"
 
 
-def _read_included_file(file: Path, source: Source, index: int) -> str:
-    where = source.where(("include", index))
+def _read_included_file(file: Path, where: Where) -> str:
+    prefix, remedy = f"cannot include {str(file)!r}", "name a YAML file"
     try:
         status = file.stat()
     except OSError as error:
-        message = f"cannot include {str(file)!r}: {error.strerror}"
-        raise InputError(message, where=where, remedy=_missing_file_remedy(file)) from error
+        raise InputError(f"{prefix}: {error.strerror}", where=where, remedy=_missing_file_remedy(file)) from error
     if not stat.S_ISREG(status.st_mode):
-        raise InputError(f"cannot include {str(file)!r}: it is not a file", where=where, remedy="name a YAML file")
+        raise InputError(f"{prefix}: it is not a file", where=where, remedy=remedy)
     if status.st_size > MAX_TEXT_BYTES:
-        raise InputError(
-            f"cannot include {str(file)!r}: it has {status.st_size} bytes; the limit is {MAX_TEXT_BYTES} bytes",
-            where=where,
-            remedy="name a YAML file",
-        )
+        message = f"{prefix}: it has {status.st_size} bytes; the limit is {MAX_TEXT_BYTES} bytes"
+        raise InputError(message, where=where, remedy=remedy)
     return read_text(file)
 
 
@@ -217,38 +204,33 @@ def _top_level_mistakes(source: Source) -> Iterator[InputError]:
     top = source.mapping(())
     for key in top:
         if key not in _TOP_LEVEL_KEYS:
-            yield InputError(
-                f"unknown key {key!r}", where=source.where((key,), key=True), remedy=suggestion(key, _TOP_LEVEL_KEYS)
-            )
+            where = source.where((key,), key=True)
+            yield InputError(f"unknown key {key!r}", where=where, remedy=suggestion(key, _TOP_LEVEL_KEYS))
     yield from _url_passwords(source.data, (), source)
-    version = top.get("version")
+    version, remedy = top.get("version"), "write `version: 2` at the top"
     if version not in VERSIONS:
         message = (
-            "`version` is missing" if version is None else f"version must be {' or '.join(VERSIONS)}, not {version}"
+            f"version must be {' or '.join(VERSIONS)}, not {version}" if version is not None else "`version` is missing"
         )
-        newer = isinstance(version, str) and version.isdecimal() and int(version) > int(VERSIONS[-1])
-        remedy = (
-            "the file was written for a newer envmatrix: upgrade envmatrix"
-            if newer
-            else "write `version: 2` at the top"
-        )
+        if isinstance(version, str) and version.isdecimal() and int(version) > int(VERSIONS[-1]):
+            remedy = "the file was written for a newer envmatrix: upgrade envmatrix"
         yield InputError(message, where=source.where(("version",)), remedy=remedy)
     if version == "1":
         for key in _VERSION_2_KEYS:
             if key in top:
-                message, remedy = f"{key!r} needs version 2", "write `version: 2` at the top"
-                yield InputError(message, where=source.where((key,), key=True), remedy=remedy)
+                yield InputError(f"{key!r} needs version 2", where=source.where((key,), key=True), remedy=remedy)
         _rename_old_keys(source)
 
 
 def _url_passwords(data: Data, path: Key, source: Source) -> Iterator[InputError]:
     """Yield a mistake for each URL that contains a password: the matrix is stored with each run and may be shared."""
     if isinstance(data, str) and without_userinfo(data) != data:
-        message = "this URL contains a user name or password, and a run stores its matrix, which you may share"
-        remedy = (
-            "remove them here, and put them in ~/.netrc or pip's configuration, or in a file that your program reads"
+        yield InputError(
+            "this URL contains a user name or password, and a run stores its matrix, which you may share",
+            where=source.where(path),
+            remedy="remove them here, and put them in ~/.netrc or pip's configuration, or in a file that your program "
+            "reads",
         )
-        yield InputError(message, where=source.where(path), remedy=remedy)
     for key, value in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
         yield from _url_passwords(value, (*path, key), source)
 
@@ -259,14 +241,10 @@ def _rename_old_keys(source: Source) -> None:
         for old_key, new_key in RENAMED_KEYS.items():
             if isinstance(design, dict) and old_key in design and new_key not in design:
                 design[new_key] = design.pop(old_key)
+                old_path = ("designs", name, old_key)
                 for positions in (source.keys, source.values):
-                    _rename_key(positions, ("designs", name, old_key), new_key)
-
-
-def _rename_key(positions: dict[Key, Where], old_path: Key, new_name: str) -> None:
-    for path in [path for path in positions if path[: len(old_path)] == old_path]:
-        renamed = (*old_path[:-1], new_name, *path[len(old_path) :])
-        positions[renamed] = positions.pop(path)
+                    for path in [path for path in positions if path[:3] == old_path]:
+                        positions[("designs", name, new_key, *path[3:])] = positions.pop(path)
 
 
 def _merge_sections(matrix_files: MatrixFiles) -> dict[str, Data]:
@@ -289,7 +267,8 @@ def _add_entry(
     matrix_files: MatrixFiles, source: Source, section: dict[str, Data], path: tuple[str, ...], data: Data
 ) -> None:
     """Add one entry; if the entry is an existing factor, add its levels to that factor."""
-    existing, name = section.get(path[-1]), path[-1]
+    name = path[-1]
+    existing = section.get(name)
     if name not in section:
         section[name] = dict(data) if isinstance(data, dict) else data
     elif path[0] == "factors" and len(path) == 2 and isinstance(existing, dict) and isinstance(data, dict):
@@ -298,8 +277,8 @@ def _add_entry(
     else:
         noun = SECTIONS[path[0]] if len(path) == 2 else f"level of {path[1]}"
         message = f"{noun} {name!r} is already defined in {matrix_files.source.where(path, key=True)}"
-        where = source.where(path, key=True)
-        matrix_files.mistakes.append(InputError(message, where=where, remedy="rename one of them"))
+        mistake = InputError(message, where=source.where(path, key=True), remedy="rename one of them")
+        matrix_files.mistakes.append(mistake)
 
 
 def _add_positions(combined: Source, source: Source) -> None:

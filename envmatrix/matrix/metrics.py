@@ -27,23 +27,20 @@ def _check_pattern(pattern: str) -> str:
     try:
         re.compile(pattern)
     except re.error as error:
-        msg = f"{pattern!r} is not a valid regular expression: {error}"
-        raise ValueError(msg) from None
+        raise ValueError(f"{pattern!r} is not a valid regular expression: {error}") from None
     return pattern
 
 
 def _check_pattern_group(pattern: str) -> str:
     if re.compile(_check_pattern(pattern)).groups < 1:
-        msg = f"{pattern!r} has no group: put ( ) around the number"
-        raise ValueError(msg)
+        raise ValueError(f"{pattern!r} has no group: put ( ) around the number")
     return pattern
 
 
 def _check_file_and_key(value: str) -> str:
     file, colon, key = value.partition(":")
     if not (file and colon and key):
-        msg = f"{value!r} must be FILE:dotted.key"
-        raise ValueError(msg)
+        raise ValueError(f"{value!r} must be FILE:dotted.key")
     return value
 
 
@@ -87,18 +84,15 @@ class MetricSource(ReportedNumber):
     @model_validator(mode="after")
     def _check_one_source(self) -> MetricSource:
         if sum((self.regex is not None, self.json_file is not None, self.wall, self.steps is not None)) != 1:
-            msg = "write exactly one of regex, json_file, wall and steps"
-            raise ValueError(msg)
+            raise ValueError("write exactly one of regex, json_file, wall and steps")
         return self
 
     @model_validator(mode="after")
     def _check_steps(self) -> MetricSource:
         if self.steps is None and "warmup" in self.model_fields_set:
-            msg = "`warmup` needs `steps`: no other metric is timed step by step"
-            raise ValueError(msg)
+            raise ValueError("`warmup` needs `steps`: no other metric is timed step by step")
         if self.steps is not None and (self.better != "higher" or self.unit):
-            msg = "`steps` is always steps per second, higher is better: remove `better` and `unit`"
-            raise ValueError(msg)
+            raise ValueError("`steps` is always steps per second, higher is better: remove `better` and `unit`")
         return self
 
 
@@ -116,8 +110,7 @@ class Check(ReportedNumber):
     @model_validator(mode="after")
     def _check_one_source(self) -> Check:
         if (self.regex is None) == (self.json_file is None):
-            msg = "write exactly one of regex and json_file"
-            raise ValueError(msg)
+            raise ValueError("write exactly one of regex and json_file")
         return self
 
     @property

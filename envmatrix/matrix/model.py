@@ -9,146 +9,97 @@ from hashlib import sha256
 from typing import Annotated, Literal
 
 from packaging.utils import canonicalize_name
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from envmatrix.matrix import values
 from envmatrix.matrix.metrics import WALL_TIME, Check, MetricSource, ReportedNumber
-from envmatrix.matrix.program import FOLDER_PLACEHOLDER, Command, Folders, PassedVariables, WrittenVariable
+from envmatrix.matrix.program import Command, Folder, ProgramVariable, WrittenVariable
 from envmatrix.matrix.slurm import Slurm, SrunOptions
 from envmatrix.matrix.types import (
     AS_SCALAR,
-    AS_WORDS,
     SOME_WORDS,
-    VARIABLE,
     Bytes,
     Frozen,
+    ListOf,
     Percent,
     Seconds,
     Text,
     about,
-    as_quantity,
-    check_printable,
-    word_as_list,
-)
+)  # fmt: skip
 from envmatrix.system.bench_options import OptionValue
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*\Z")
 MAX_NAME_LENGTH = 80
 
 
-def _check_variable_name(value: str) -> str:
-    if not VARIABLE.match(value):
-        msg = f"{value!r} is not a valid variable name (letters, digits, underscore)"
-        raise ValueError(msg)
-    if value in {"LD_PRELOAD", "PYTHONPATH", "PATH", "HOME"}:
-        msg = f"{value} is set by envmatrix" + ("; use `preload:`" if value == "LD_PRELOAD" else "")
-        raise ValueError(msg)
-    return value
-
-
-def _check_library_file(value: str) -> str:
-    is_path = value.startswith("/") or FOLDER_PLACEHOLDER.match(value)
-    # The dynamic loader splits LD_PRELOAD at whitespace and colons.
-    if re.search(r"[:\s\x00-\x1f\x7f]", value) or value[-1:] in ("", "/") or ("/" in value and not is_path):
-        msg = f"{value!r} must be a library's file name, such as libjemalloc.so.2, or its absolute path, without spaces"
-        raise ValueError(msg)
-    return value
-
-
 def _check_unique(words: tuple[str, ...]) -> tuple[str, ...]:
     """Reject duplicates: two environments with the same name would be indistinguishable."""
     duplicate = next((word for word in words if words.count(word) > 1), None)
     if duplicate is not None:
-        msg = f"{duplicate!r} is listed twice"
-        raise ValueError(msg)
+        raise ValueError(f"{duplicate!r} is listed twice")
     return words
 
 
-def _check_source_file(value: str) -> str:
-    parts = value.split("/")
-    if value.startswith("/") or not all(parts) or {".", ".."} & set(parts) or "\\" in value:
-        msg = f"{value!r} must be a file inside the source distribution, such as src/CMakeLists.txt"
-        raise ValueError(msg)
-    return check_printable(value)
-
-
-def _check_program(value: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", value):
-        msg = f"{value!r} must be the name of a program, such as cmake"
-        raise ValueError(msg)
-    return value
-
-
-Words = Annotated[tuple[Text, ...], BeforeValidator(word_as_list), AS_WORDS]
-CpuList = Annotated[Text, AfterValidator(values.check_cpu_list), AS_SCALAR]
-Cpus = Annotated[Text, AfterValidator(values.check_machine_cpus), AS_SCALAR]
-CpuQuota = Annotated[float, BeforeValidator(values.read_cpu_quota), as_quantity(r"^\s*[0-9.]+\s*$", minimum=0.01)]
-Suite = Annotated[Text, AfterValidator(values.check_suite), AS_SCALAR]
-ReadyImage = Annotated[Text, AfterValidator(values.check_ready_image), AS_SCALAR]
-Base = Annotated[Text, AfterValidator(values.check_base_image), AS_SCALAR]
-PythonVersion = Annotated[Text, AfterValidator(values.check_python_version), AS_SCALAR]
-Argument = Annotated[Text, AfterValidator(values.check_argument), AS_SCALAR]
-Requirement = Annotated[Text, AfterValidator(values.check_requirement), AS_SCALAR]
-Requirements = Annotated[tuple[Requirement, ...], BeforeValidator(word_as_list), AS_WORDS]
-Package = Annotated[Text, AfterValidator(values.check_debian_packages), AS_SCALAR]
-Packages = Annotated[tuple[Package, ...], BeforeValidator(word_as_list), AS_WORDS]
-Names = Annotated[Words, AfterValidator(_check_unique), AS_WORDS]
-Architectures = Annotated[tuple[Literal["x86_64", "aarch64"], ...], BeforeValidator(word_as_list), AS_WORDS]
-Module = Annotated[Text, AfterValidator(values.check_module), AS_SCALAR]
-Specs = Annotated[tuple[Argument, ...], BeforeValidator(word_as_list), AS_WORDS]
-Modules = Annotated[tuple[Module, ...], BeforeValidator(word_as_list), AS_WORDS]
-VariableName = Annotated[str, AfterValidator(_check_variable_name)]
-LibraryFile = Annotated[str, AfterValidator(_check_library_file)]
-SourceFile = Annotated[str, AfterValidator(_check_source_file)]
-Program = Annotated[str, AfterValidator(_check_program)]
-Programs = Annotated[tuple[Program, ...], BeforeValidator(word_as_list), AS_WORDS]
-LibraryFiles = Annotated[tuple[LibraryFile, ...], BeforeValidator(word_as_list), AS_WORDS]
+Words = ListOf[Text]
+Names = Annotated[Words, AfterValidator(_check_unique)]
 
 
 class SourceBuild(Frozen):
     """Build instructions for a package that has no wheel and is built from its source distribution."""
 
-    env: Mapping[VariableName, Text] = Field(default_factory=dict, description="environment variables for the build")
-    edit: Mapping[SourceFile, Mapping[str, Annotated[str, AS_SCALAR]]] = Field(
+    env: Mapping[values.LevelVariable, Text] = Field(
+        default_factory=dict, description="environment variables for the build"
+    )
+    edit: Mapping[values.SourceFile, Mapping[str, Annotated[str, AS_SCALAR]]] = Field(
         default_factory=dict, description="source file -> text in it -> replacement"
     )
-    programs: Programs = Field((), description="programs that the build needs on this machine, such as cmake")
+    programs: ListOf[values.Program] = Field(
+        (), description="programs that the build needs on this machine, such as cmake"
+    )
 
 
 class Level(Frozen):
     """One level of a factor: what it installs in the image, and what it sets when a process starts."""
 
     description: Text = Field("", description="one line, shown in lists and reports")
-    python: PythonVersion | None = Field(
+    python: values.PythonVersion | None = Field(
         None, description="Python version of the image, such as '3.11'; default: the host's"
     )
-    requirements: Requirements = Field((), description="pip requirements, or files of them (`-r FILE`)")
+    requirements: ListOf[values.Requirement] = Field((), description="pip requirements, or files of them (`-r FILE`)")
     build: Mapping[Text, SourceBuild] = Field(
         default_factory=dict, description="requirement -> how to build it from source if it has no wheel"
     )
-    index: Argument | None = Field(None, description="additional package index, skipped when unreachable")
-    apt: Packages = Field((), description="Debian packages; 'a | b' uses the first one that the suite has")
-    suite: Suite | None = Field(None, description="Debian suite of the image")
-    base: Base | None = Field(None, description="base image, name@sha256:digest")
-    image: ReadyImage | None = Field(
+    index: values.Argument | None = Field(None, description="additional package index, skipped when unreachable")
+    apt: ListOf[values.DebianPackage] = Field(
+        (), description="Debian packages; 'a | b' uses the first one that the suite has"
+    )
+    suite: values.Suite | None = Field(None, description="Debian suite of the image")
+    base: values.BaseImage | None = Field(None, description="base image, name@sha256:digest")
+    image: values.ReadyImage | None = Field(
         None, description="a ready-made image: a reference, a local tag, a Docker archive or a SIF file"
     )
-    interpreter: Argument | None = Field(
+    interpreter: values.Argument | None = Field(
         None, description="a Python with torch that is already installed on this machine"
     )
-    conda: Specs = Field((), description="conda packages, including Python, such as python=3.11 and pytorch")
-    channels: Specs = Field((), description="conda channels: names, URLs or folders; default: conda-forge")
-    modules: Modules = Field(
+    conda: ListOf[values.Argument] = Field(
+        (), description="conda packages, including Python, such as python=3.11 and pytorch"
+    )
+    channels: ListOf[values.Argument] = Field(
+        (), description="conda channels: names, URLs or folders; default: conda-forge"
+    )
+    modules: ListOf[values.Module] = Field(
         (), description="environment modules that provide a Python with torch, such as PyTorch/2.9"
     )
-    env: Mapping[VariableName, Text | None] = Field(
+    env: Mapping[values.LevelVariable, Text | None] = Field(
         default_factory=dict, description="environment variables; null: unset"
     )
-    preload: LibraryFiles = Field((), description="libraries for LD_PRELOAD: file names, or absolute paths")
-    cpus: CpuList | None = Field(None, description="CPUs that the process starts on, such as 0-3")
-    memory_nodes: CpuList | None = Field(None, description="NUMA nodes to allocate its memory on, such as 0")
+    preload: ListOf[values.LibraryFile] = Field(
+        (), description="libraries for LD_PRELOAD: file names, or absolute paths"
+    )
+    cpus: values.CpuList | None = Field(None, description="CPUs that the process starts on, such as 0-3")
+    memory_nodes: values.CpuList | None = Field(None, description="NUMA nodes to allocate its memory on, such as 0")
     srun: SrunOptions = Field((), description="options of Slurm's srun, such as --cpu-bind=cores (launcher slurm only)")
-    cpu_quota: CpuQuota | None = Field(
+    cpu_quota: values.CpuQuota | None = Field(
         None, description="CPU limit, in CPUs, such as 1.5 (Docker's --cpus, a pod's limit)"
     )
     claims: Mapping[str, Annotated[Words, SOME_WORDS]] = Field(
@@ -157,7 +108,9 @@ class Level(Frozen):
     requires: Mapping[str, Words] = Field(
         default_factory=dict, description="factor -> levels of it that this level works with"
     )
-    architectures: Architectures = Field((), description="processors that have it; others skip it. Default: all")
+    architectures: ListOf[Literal["x86_64", "aarch64"]] = Field(
+        (), description="processors that have it; others skip it. Default: all"
+    )
     changes_numerics: bool = Field(False, description="results may differ; flagged in every table")
     turns: bool = Field(True, description="false: do not interleave; a pause would change how it behaves")
 
@@ -165,15 +118,14 @@ class Level(Frozen):
     def _check_builds(self) -> Level:
         pinned = {canonicalize_name(item.partition("==")[0].strip()) for item in self.requirements if "==" in item}
         missing = next((name for name in self.build if canonicalize_name(name.strip()) not in pinned), None)
+        path = next((file for file in self.preload if "/" in file), None)
         if missing is not None:
             raise about("build", f"{missing} needs an exact version in the requirements: {missing}==VERSION")
         if self.build and self.preload:
             raise about("build", "move it to a level that installs its requirements: it has no effect with preload")
-        path = next((file for file in self.preload if "/" in file), None)
         if path and (self.requirements or self.apt):
-            raise about(
-                "preload", f"{path} is already an absolute path; with a package, name the library by its file name"
-            )
+            message = f"{path} is already an absolute path; with a package, name the library by its file name"
+            raise about("preload", message)
         return self
 
     @model_validator(mode="after")
@@ -183,13 +135,12 @@ class Level(Frozen):
             added += ["requirements", "index"]
         conflict = next((name for name in added if getattr(self, name)), None)
         wholes = [name for name in ("image", "conda", "interpreter", "modules") if getattr(self, name)]
-        existing = next(iter(wholes), None)
-        if existing in ("image", "conda"):
-            conflict = conflict or next(iter(wholes[1:]), None)
+        existing = wholes[0] if wholes else None
+        if existing in ("image", "conda") and wholes[1:]:
+            conflict = conflict or wholes[1]
         if self.channels and not self.conda:
-            raise about(
-                "channels", "`channels` needs `conda`, which is missing: channels are where conda packages come from"
-            )
+            message = "`channels` needs `conda`, which is missing: channels are where conda packages come from"
+            raise about("channels", message)
         if existing and conflict:
             instead = "build an image" if self.image else "name the Python of a venv"
             raise about(existing, f"it cannot be combined with {conflict}; {instead} that has both")
@@ -198,19 +149,8 @@ class Level(Frozen):
     @property
     def is_image(self) -> bool:
         """Whether this level changes the installed software of an image factor, not only preloaded libraries."""
-        installed = bool(self.requirements) and not self.preload
-        return installed or any(
-            (
-                self.python,
-                self.suite,
-                self.base,
-                self.image,
-                self.conda,
-                self.interpreter,
-                self.modules,
-                self.index,
-            )
-        )
+        chosen = ("python", "suite", "base", "image", "conda", "interpreter", "modules", "index")
+        return (bool(self.requirements) and not self.preload) or any(getattr(self, name) for name in chosen)
 
     @property
     def changes_image(self) -> bool:
@@ -260,14 +200,16 @@ class Workload(Frozen):
         default_factory=dict,
         description="environment variables of the program; an environment's own settings override them",
     )
-    pass_env: PassedVariables = Field((), description="variables to pass from your shell; their values are not stored")
+    pass_env: ListOf[ProgramVariable] = Field(
+        (), description="variables to pass from your shell; their values are not stored"
+    )
     home: Literal["trial", "real"] = Field("trial", description="HOME: the trial's own folder, or yours (engine local)")
     setup: Command = Field(
         (), description="command to run once on this machine, in the program's folder, before the first block"
     )
     prepare: Command = Field((), description="command to run before the program in every trial, not timed")
     cleanup: Command = Field((), description="command to run on this machine, in the program's folder, at the end")
-    mounts: Folders = Field((), description="folders to mount read-only, at their own paths, in containers too")
+    mounts: ListOf[Folder] = Field((), description="folders to mount read-only, at their own paths, in containers too")
 
     @property
     def sources(self) -> Mapping[str, MetricSource]:
@@ -283,22 +225,23 @@ class Workload(Frozen):
     def _check_one_json_file(self) -> Workload:
         if self.metric and self.metrics:
             raise about("metrics", "write either `metric` or `metrics`, not both")
-        if any(one.steps for one in list(self.sources.values())[1:]):
+        if any(source.steps for source in list(self.sources.values())[1:]):
             raise about("metrics", "`steps` must be the first metric, the one that verdicts use")
-        files = dict.fromkeys(self._json_files((*self.sources.values(), *self.check)))
+        metric_files = _json_files(self.sources.values())
+        files = dict.fromkeys([*metric_files, *_json_files(self.check)])
         if len(files) > 1:
-            key = "check" if len(set(self._json_files(self.sources.values()))) < 2 else "metrics"
+            key = "check" if len(set(metric_files)) < 2 else "metrics"
             raise about(key, f"all numbers of a program must come from one file, not from {' and '.join(files)}")
         return self
-
-    @staticmethod
-    def _json_files(reported: Iterable[ReportedNumber]) -> list[str]:
-        return [source.json_file.partition(":")[0] for source in reported if source.json_file]
 
     @property
     def json_file(self) -> str:
         """The file that the program writes its numbers to; '' if there is none."""
-        return next(iter(self._json_files((*self.sources.values(), *self.check))), "")
+        return next(iter(_json_files((*self.sources.values(), *self.check))), "")
+
+
+def _json_files(reported: Iterable[ReportedNumber]) -> list[str]:
+    return [source.json_file.partition(":")[0] for source in reported if source.json_file]
 
 
 class Design(Frozen):
@@ -344,7 +287,7 @@ class Design(Frozen):
         description="also measure steady effects: the processes of some blocks go on (or one steady-state run each)",
     )
     race: bool = Field(False, description="stop environments early that are surely not the best (docs/choosing.md)")
-    cpus: Cpus | None = Field(None, description="CPU list that every trial is confined to; default: all")
+    cpus: values.Cpus | None = Field(None, description="CPU list that every trial is confined to; default: all")
     memory: Bytes | None = Field(None, description="memory limit of a trial, such as 8GiB")
     shm: Bytes | None = Field(None, description="size of /dev/shm in Docker (default: half the memory)")
     gpus: Words = Field((), description="GPUs of a trial: all, or numbers or UUIDs; default: no GPU in containers")
@@ -364,11 +307,9 @@ def factorial_cells(design: Design) -> dict[str, dict[str, str]]:
 def cell_name(settings: Mapping[str, str]) -> str:
     """Return the name of an environment with these levels (by factor); too long a name is cut and gets a hash."""
     name = "+".join(f"{factor}-{level}" for factor, level in settings.items())
-    return (
-        name
-        if len(name) <= MAX_NAME_LENGTH
-        else f"{name[: MAX_NAME_LENGTH - 9]}+{sha256(name.encode()).hexdigest()[:8]}"
-    )
+    if len(name) <= MAX_NAME_LENGTH:
+        return name
+    return f"{name[: MAX_NAME_LENGTH - 9]}+{sha256(name.encode()).hexdigest()[:8]}"
 
 
 def unreachable_verdict_reason(design: Design) -> str:

@@ -14,14 +14,17 @@ from envmatrix.matrix.yaml_positions import Data, parse_yaml, read_text
 def with_design(
     matrix: Matrix, name: str, design: Mapping[str, object], environments: Mapping[str, Mapping[str, str]]
 ) -> Matrix:
-    """Return the matrix with one design only, and added environments. Raises InputError like ``parse``."""
+    """Return the matrix with one design only, and added environments. Raises InputError like ``parse``.
+
+    Its own workloads stay as they are, even if they are not those of its text.
+    """
     document = parse_yaml(matrix.text, Path(matrix.path)).mapping(())
     entries = document.get("environments")
     existing: Mapping[str, object] = entries if isinstance(entries, dict) else {}
-    all_environments = {**existing, **{one: dict(levels) for one, levels in environments.items()}}
-    return parse(
-        yaml_text({**document, "environments": all_environments, "designs": {name: dict(design)}}), Path(matrix.path)
-    )
+    all_environments = {**existing, **{added: dict(levels) for added, levels in environments.items()}}
+    text = yaml_text({**document, "environments": all_environments, "designs": {name: dict(design)}})
+    changed = parse(text, Path(matrix.path))
+    return changed.model_copy(update={"workloads": {**changed.workloads, **matrix.workloads}})
 
 
 def with_levels(matrix: Matrix, levels: Sequence[tuple[str, str]]) -> Matrix:

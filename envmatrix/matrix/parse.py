@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from envmatrix.errors import InputError, Where, suggestion
 from envmatrix.evidence import checks
+from envmatrix.evidence.paths import ClaimError
 from envmatrix.matrix import templates
 from envmatrix.matrix.include import RENAMED_KEYS, MatrixFiles, read_includes
 from envmatrix.matrix.metrics import Check, MetricSource
@@ -26,9 +28,8 @@ from envmatrix.matrix.model import (
     Workload,
     unreachable_verdict_reason,
 )
-from envmatrix.matrix.references import RESERVED, check_references
-from envmatrix.matrix.requirements import expand_requirements as read_requirements
-from envmatrix.matrix.requirements import referenced_file
+from envmatrix.matrix.references import RESERVED, reference_mistakes
+from envmatrix.matrix.requirements import expand_requirements, referenced_file
 from envmatrix.matrix.slurm import Slurm
 from envmatrix.matrix.types import OF_KEY, error_key
 from envmatrix.matrix.yaml_positions import Data, Key, as_mapping, parse_yaml, read_text
@@ -65,16 +66,14 @@ def load(path: Path) -> Matrix:
     return parse(read_text(path), path)
 
 
-def parse(text: str, path: Path, *, begun: bool = False) -> Matrix:
-    """Validate the text of a matrix.yaml; includes are relative to the folder of ``path``.
-
-    ``begun``: the matrix comes from an existing run, perhaps of an older envmatrix that rejected less.
-    """
+def parse(text: str, path: Path) -> Matrix:
+    """Validate the text of a matrix.yaml; includes are relative to the folder of ``path``."""
     matrix_files = read_includes(parse_yaml(text, path))
     reader = _Parser(matrix_files)
     matrix = reader.matrix()
     if matrix is not None:
-        check_references(reader.wrong, matrix, begun=begun)
+        for mistake in reference_mistakes(matrix):
+            reader.wrong(mistake.path, mistake.message, mistake.remedy, key=mistake.key)
     if reader.mistakes or matrix is None:
         raise MatrixError(_sorted_mistakes(matrix_files, reader.mistakes))
     return matrix
@@ -103,11 +102,6 @@ def _sorted_mistakes(matrix_files: MatrixFiles, mistakes: Iterable[InputError]) 
 
     user_mistakes = map(matrix_files.located_in_user_file, mistakes)
     return sorted({str(mistake): mistake for mistake in user_mistakes}.values(), key=place)
-
-
-def _list_entries(data: Data) -> list[tuple[Key, Data]]:
-    """Return the entries of a list with their positions; any other value is a single entry."""
-    return [((index,), entry) for index, entry in enumerate(data)] if isinstance(data, list) else [((), data)]
 
 
 class _Parser:
@@ -171,39 +165,35 @@ class _Parser:
         except ValidationError as error:
             known_keys = set(model.model_fields) - set(more)
             for problem in error.errors(include_url=False):
-                error_path = (*path, *problem["loc"], *error_key(problem))
-                self.add_value_mistake(
-                    problem["type"], validation_message(problem), error_path, problem["input"], known_keys
-                )
+                self.add_value_mistake(problem, (*path, *problem["loc"], *error_key(problem)), known_keys)
             return None
 
-    def add_value_mistake(self, kind: str, text: str, path: Key, value: object, known: set[str]) -> None:
-        of_key = "[key]" in path
+    def _entry(self, model: type[Parsed], data: Data, path: Key) -> Parsed | None:
+        return self.validate(model, self.mapping(data, path), path)
+
+    def add_value_mistake(self, problem: ErrorDetails, path: Key, known: set[str]) -> None:
+        kind, value, of_key = problem["type"], problem["input"], "[key]" in path
         path = tuple(part for part in path if part != "[key]")
-        if kind == "extra_forbidden" and RENAMED_KEYS.get(str(path[-1])) in known:
-            new_key = RENAMED_KEYS[str(path[-1])]
-            self.wrong(path, f"{str(path[-1])!r} is called {new_key!r} since version 2", f"write `{new_key}`", key=True)
-            return
-        if kind == "extra_forbidden":
-            self.wrong(path, f"unknown key {path[-1]!r}", suggestion(str(path[-1]), known), key=True)
-            return
-        is_complete = kind in ("value_error", "missing", OF_KEY) or isinstance(value, (dict, list, tuple))
-        message = text if is_complete else f"{text}, not {value!r}"
-        last_key = next((part for part in reversed(path) if isinstance(part, str)), "")
-        self.wrong(path, f"{last_key}: {message}", key=of_key or kind == OF_KEY)
+        name = str(path[-1])
+        if kind == "extra_forbidden" and (new_name := RENAMED_KEYS.get(name)) in known:
+            self.wrong(path, f"{name!r} is called {new_name!r} since version 2", f"write `{new_name}`", key=True)
+        elif kind == "extra_forbidden":
+            self.wrong(path, f"unknown key {path[-1]!r}", suggestion(name, known), key=True)
+        else:
+            is_complete = kind in ("value_error", "missing", OF_KEY) or isinstance(value, (dict, list, tuple))
+            text = validation_message(problem) + ("" if is_complete else f", not {value!r}")
+            last_key = next((part for part in reversed(path) if isinstance(part, str)), "")
+            self.wrong(path, f"{last_key}: {text}", key=of_key or kind == OF_KEY)
 
     def _factor(self, name: str, data: dict[str, Data], path: Key) -> Factor | None:
         if name == "description":
             self.wrong(path, "a factor cannot be called 'description'", "choose another name", key=True)
             return None
-        levels = {}
-        for key, level_data in data.items():
-            level_path = (*path, key)
-            if self.is_valid_name(key, level_path):
-                levels[key] = self._level(self.mapping(level_data, level_path), level_path)
         if not data:
             self.wrong(path, f"factor {name!r} has no levels", "add at least its reference level", key=True)
             return None
+        valid_names = [key for key in data if self.is_valid_name(key, (*path, key))]
+        levels = {key: self._level(self.mapping(data[key], (*path, key)), (*path, key)) for key in valid_names}
         complete_levels = {key: level for key, level in levels.items() if level}
         return Factor(name=name, levels=complete_levels) if len(complete_levels) == len(data) else None
 
@@ -215,8 +205,8 @@ class _Parser:
                     if unknown:
                         remedy = suggestion(unknown, templates.TEMPLATE_NAMES)
                         self.wrong((*path, section, variable), f"unknown template {{{unknown}}}", remedy)
-        builds = self.mapping(data.get("build"), (*path, "build")).items()
-        source_builds = {name: self._source_build(build_data, (*path, "build", name)) for name, build_data in builds}
+        builds = self.mapping(data.get("build"), (*path, "build"))
+        source_builds = {name: self._entry(SourceBuild, builds[name], (*path, "build", name)) for name in builds}
         if None in source_builds.values():
             return None
         self._inline_requirements(data, path)
@@ -236,32 +226,26 @@ class _Parser:
         requirements_path = (*path, "requirements")
         where = self.source.where(requirements_path)
         try:
-            expanded = read_requirements([str(requirement) for requirement in requirements], where.file.parent, where)
+            expanded = expand_requirements(list(map(str, requirements)), where.file.parent, where)
         except InputError as error:
             self.mistakes.append(error)
             data["requirements"] = []
             return
         self.gathered.inlined.append([*expanded.words, *expanded.index])
+        if len({*expanded.index, *filter(None, [data.get("index")])}) > 1:
+            remedy = "keep one, and put the other in pip's configuration"
+            self.wrong(requirements_path, "requirements: more than one additional index", remedy)
         data["requirements"] = list(expanded.words)
-        index = {*expanded.index, *filter(None, [data.get("index")])}
-        if len(index) > 1:
-            self.wrong(
-                requirements_path,
-                "requirements: more than one additional index",
-                "keep one, and put the other in pip's configuration",
-            )
-        data.update({"index": expanded.index[0]} if expanded.index else {})
+        if expanded.index:
+            data["index"] = expanded.index[0]
 
     def _check_claim(self, claimed: str, allowed: tuple[str, ...], path: Key) -> None:
         sample_values = [templates.fill_templates(text, templates.SAMPLE_VALUES) for text in allowed]
         try:
             checks.check(checks.parse_claim(claimed, sample_values))
-        except checks.ClaimError as error:
+        except ClaimError as error:
             claim_path = path if error.index is None else (*path, error.index)
             self.wrong(claim_path, str(error), error.remedy, key=error.index is None)
-
-    def _source_build(self, data: Data, path: Key) -> SourceBuild | None:
-        return self.validate(SourceBuild, self.mapping(data, path), path)
 
     def _environment(self, name: str, data: dict[str, Data], path: Key) -> EnvironmentEntry | None:
         levels = {key: value for key, value in data.items() if key != "description"}
@@ -269,16 +253,14 @@ class _Parser:
             if not isinstance(value, str):
                 self.wrong((*path, key), f"{key}: must be the name of one of its levels", key=True)
                 return None
-        return self.validate(
-            EnvironmentEntry, {"description": data.get("description", "")}, path, name=name, levels=levels
-        )
+        entry = {"description": data.get("description", "")}
+        return self.validate(EnvironmentEntry, entry, path, name=name, levels=levels)
 
     def _default(self, _name: str, data: dict[str, Data], path: Key) -> dict[str, Data]:
         if "defaults" in data:
             self.wrong((*path, "defaults"), "a default cannot use another default", "write its keys here", key=True)
-        options = {key: value for key, value in data.items() if key not in _WORKLOAD_KEYS}
-        for key, value in options.items():
-            self._option(key, value, path)
+        for key in [key for key in data if key not in _WORKLOAD_KEYS]:
+            self._option(key, data[key], path)
         return data
 
     def _merge_defaults(
@@ -287,56 +269,54 @@ class _Parser:
         """Merge a workload with the default it names; inherited keys keep their location in the default."""
         if "defaults" not in data:
             return data
-        name = data["defaults"]
+        own_data = {key: value for key, value in data.items() if key != "defaults"}
+        name, known_defaults = data["defaults"], self.source.mapping(("defaults",))
+        if not isinstance(name, str) or name not in known_defaults:
+            self.wrong((*path, "defaults"), f"no default {name!r}", suggestion(str(name), known_defaults))
         if not isinstance(name, str) or name not in defaults:
-            known_defaults = self.source.mapping(("defaults",))
-            if not isinstance(name, str) or name not in known_defaults:
-                self.wrong((*path, "defaults"), f"no default {name!r}", suggestion(str(name), known_defaults))
-            return {key: value for key, value in data.items() if key != "defaults"}
+            return own_data
         for positions in (self.source.keys, self.source.values):
             for key in [key for key in positions if key[:2] == ("defaults", name) and len(key) > 2]:
                 positions.setdefault((*path, *key[2:]), positions[key])
-        return {key: value for key, value in {**defaults[name], **data}.items() if key != "defaults"}
+        inherited = {key: value for key, value in defaults[name].items() if key != "defaults"}
+        return {**inherited, **own_data}
 
     def _workload(self, name: str, data: dict[str, Data], path: Key) -> Workload | None:
         program_keys = {key: value for key, value in data.items() if key in _WORKLOAD_KEYS and key not in _METRIC_KEYS}
         option_keys = {key: value for key, value in data.items() if key not in _WORKLOAD_KEYS}
         if "command" in program_keys and option_keys:
-            unknown_key = next(iter(option_keys))
-            self.wrong(
-                (*path, unknown_key),
-                f"{unknown_key!r} is an option of the built-in benchmark; a workload with `command` has no such option",
-                key=True,
-            )
+            key = next(iter(option_keys))
+            message = f"{key!r} is an option of the built-in benchmark; a workload with `command` has no such option"
+            self.wrong((*path, key), message, key=True)
             return None
         for key, words in _NEEDS_COMMAND.items():
             if key in data and "command" not in program_keys:
                 self.wrong((*path, key), f"{words} to a workload with a `command`", key=True)
         checked = self._options(option_keys, path)
         workload = self.validate(Workload, program_keys, path, name=name, options=checked, **self._metrics(data, path))
-        return (
-            workload.model_copy(update={"files": self._program_folder(workload.files, path)})
-            if workload and workload.command
-            else workload
-        )
+        if not workload or not workload.command:
+            return workload
+        return workload.model_copy(update={"files": self._program_folder(workload.files, path)})
 
     def _metrics(self, data: Mapping[str, Data], path: Key) -> dict[str, object]:
         """Return the numbers that a program reports, each validated at its own location."""
         numbers: dict[str, object] = {}
         if "metric" in data:
-            numbers["metric"] = self._number(MetricSource, data["metric"], (*path, "metric"))
+            numbers["metric"] = self._entry(MetricSource, data["metric"], (*path, "metric"))
         if "metrics" in data:
-            metrics = self.mapping(data["metrics"], (*path, "metrics"))
-            usable = {key: value for key, value in metrics.items() if self.is_valid_name(key, (*path, "metrics", key))}
-            sources = {key: self._number(MetricSource, value, (*path, "metrics", key)) for key, value in usable.items()}
+            metrics, metrics_path = self.mapping(data["metrics"], (*path, "metrics")), (*path, "metrics")
+            valid_names = [key for key in metrics if self.is_valid_name(key, (*metrics_path, key))]
+            sources = {key: self._entry(MetricSource, metrics[key], (*metrics_path, key)) for key in valid_names}
             numbers["metrics"] = {key: metric for key, metric in sources.items() if metric}
         if "check" in data:
-            checks = [self._number(Check, entry, (*path, "check", *at)) for at, entry in _list_entries(data["check"])]
-            numbers["check"] = tuple(check for check in checks if check)
+            entries, check_path = data["check"], (*path, "check")
+            checks = (
+                [self._entry(Check, entry, (*check_path, index)) for index, entry in enumerate(entries)]
+                if isinstance(entries, list)
+                else [self._entry(Check, entries, check_path)]
+            )
+            numbers["check"] = tuple(filter(None, checks))
         return numbers
-
-    def _number(self, model: type[Parsed], data: Data, path: Key) -> Parsed | None:
-        return self.validate(model, self.mapping(data, path), path)
 
     def _program_folder(self, files: str | None, path: Key) -> str | None:
         """Return a program's folder relative to the matrix; it was written relative to the file that names it."""
@@ -345,9 +325,7 @@ class _Parser:
         return files if matrix_folder == home else os.path.relpath(matrix_folder / (files or "."), home)
 
     def _options(self, written: Mapping[str, Data], path: Key) -> dict[str, bench_options.OptionValue]:
-        checked: dict[str, bench_options.OptionValue] = {}
-        for key, value in written.items():
-            checked.update(self._option(key, value, path))
+        checked = {name: option for key in written for name, option in self._option(key, written[key], path).items()}
         for rule in bench_options.broken_rules(checked) if len(checked) == len(written) else ():
             option = next(key for key in rule.options if key in checked)
             self.wrong((*path, option), rule.message, f"change {' or '.join(rule.options)}", key=True)
@@ -366,19 +344,13 @@ class _Parser:
     def _design(self, name: str, data: dict[str, Data], path: Key) -> Design | None:
         choices = [key for key in ("environments", "factors", "cumulative") if data.get(key)]
         if len(choices) > 1:
-            self.wrong(
-                (*path, choices[1]),
-                f"a design takes either `{choices[0]}` or `{choices[1]}`, not both",
-                "write two designs",
-                key=True,
-            )
+            message = f"a design takes either `{choices[0]}` or `{choices[1]}`, not both"
+            self.wrong((*path, choices[1]), message, "write two designs", key=True)
             return None
-        data = dict(data)
-        slurm_data = self.mapping(data.pop("slurm", None), (*path, "slurm"))
-        slurm = self.validate(Slurm, slurm_data, (*path, "slurm"))
-        design = self.validate(Design, data, path, name=name, slurm=slurm or Slurm.model_validate({}))
-        if (
-            design and "min_blocks" in data and (reason := unreachable_verdict_reason(design))
-        ):  # with max_blocks alone, a short run without a verdict is intended
+        slurm = self._entry(Slurm, data.get("slurm"), (*path, "slurm")) or Slurm.model_validate({})
+        own_data = {key: value for key, value in data.items() if key != "slurm"}
+        design = self.validate(Design, own_data, path, name=name, slurm=slurm)
+        # With max_blocks alone, a short run without a verdict is intended.
+        if design and "min_blocks" in data and (reason := unreachable_verdict_reason(design)):
             self.wrong((*path, "min_blocks"), f"min_blocks: {reason}", "lower min_blocks, or raise max_blocks")
         return design

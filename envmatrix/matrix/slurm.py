@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, Field
 
-from envmatrix.matrix.types import AS_SCALAR, AS_WORDS, Bytes, Frozen, Percent, Seconds, word_as_list
+from envmatrix.matrix.types import AS_SCALAR, Bytes, Frozen, ListOf, Percent, Seconds, check_match, matching
 
-_WORD = re.compile(r"[A-Za-z0-9_.:,=+*&|\[\]()@/!~-]+\Z")
+_WORD = r"[A-Za-z0-9_.:,=+*&|\[\]()@/!~-]+"
 #: sbatch options that envmatrix sets in the script of a block.
 _RESERVED_OPTIONS = {
     "--array", "--chdir", "--comment", "--error", "--exclude", "--exclusive", "--export", "--job-name", "--mem",
@@ -17,20 +16,10 @@ _RESERVED_OPTIONS = {
 }  # fmt: skip
 
 
-def _check_slurm_word(value: str) -> str:
-    if not _WORD.match(value) or value.startswith("-"):
-        msg = f"{value!r} contains a character that an #SBATCH line cannot contain"
-        raise ValueError(msg)
-    return value
-
-
 def _check_slurm_option(value: str) -> str:
-    if not value.startswith("--") or not _WORD.match(value):
-        msg = f"{value!r} is not an sbatch option of the form --name=value"
-        raise ValueError(msg)
+    check_match(rf"(?=--){_WORD}", value, "is not an sbatch option of the form --name=value")
     if value.partition("=")[0] in _RESERVED_OPTIONS:
-        msg = f"{value.partition('=')[0]} is set by envmatrix"
-        raise ValueError(msg)
+        raise ValueError(f"{value.partition('=')[0]} is set by envmatrix")
     return value
 
 
@@ -47,11 +36,9 @@ _SRUN_OPTIONS = {
 def _check_srun_option(value: str) -> str:
     name, _, text = value.partition("=")
     if name not in _SRUN_OPTIONS:
-        msg = f"{value!r} is not one of srun's options {', '.join(_SRUN_OPTIONS)}, in the form --name=value"
-        raise ValueError(msg)
-    if not re.fullmatch(_SRUN_OPTIONS[name], text):
-        msg = f"{text!r} is no value of srun's {name} (see `man srun`), such as --cpu-bind=cores or --mem-bind=local"
-        raise ValueError(msg)
+        raise ValueError(f"{value!r} is not one of srun's options {', '.join(_SRUN_OPTIONS)}, in the form --name=value")
+    example = "such as --cpu-bind=cores or --mem-bind=local"
+    check_match(_SRUN_OPTIONS[name], text, f"is no value of srun's {name} (see `man srun`), {example}")
     return value
 
 
@@ -59,21 +46,13 @@ def _check_srun_names(values: tuple[str, ...]) -> tuple[str, ...]:
     names = [value.partition("=")[0] for value in values]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
-        msg = f"{twice} is there twice"
-        raise ValueError(msg)
+        raise ValueError(f"{twice} is there twice")
     return values
 
 
-SrunOptions = Annotated[
-    tuple[Annotated[str, AfterValidator(_check_srun_option)], ...],
-    AfterValidator(_check_srun_names),
-    BeforeValidator(word_as_list),
-    AS_WORDS,
-]
-SlurmWord = Annotated[str, AfterValidator(_check_slurm_word), AS_SCALAR]
-SlurmWords = Annotated[tuple[SlurmWord, ...], BeforeValidator(word_as_list), AS_WORDS]
-SlurmOptions = Annotated[
-    tuple[Annotated[str, AfterValidator(_check_slurm_option)], ...], BeforeValidator(word_as_list), AS_WORDS
+SrunOptions = Annotated[ListOf[Annotated[str, AfterValidator(_check_srun_option)]], AfterValidator(_check_srun_names)]
+SlurmWord = Annotated[
+    str, matching(f"(?!-){_WORD}", "contains a character that an #SBATCH line cannot contain"), AS_SCALAR
 ]
 
 
@@ -84,14 +63,16 @@ class Slurm(Frozen):
     partition: SlurmWord | None = Field(None, description="partition; default: the cluster's default")
     account: SlurmWord | None = Field(None, description="account to charge")
     constraint: SlurmWord | None = Field(None, description="node features, so that all nodes have the same hardware")
-    nodelist: SlurmWords = Field((), description="nodes by name; blocks are distributed over them in turn")
+    nodelist: ListOf[SlurmWord] = Field((), description="nodes by name; blocks are distributed over them in turn")
     time: Seconds | None = Field(None, description="time limit of one block; default: the total limit of its trials")
     memory: Bytes | None = Field(None, description="memory of one block's job; default: the whole node")
     gpus: SlurmWord | None = Field(None, description="GPUs per node, such as 2 or a100:2")
-    modules: SlurmWords = Field((), description="modules to load first, so that apptainer is found")
+    modules: ListOf[SlurmWord] = Field((), description="modules to load first, so that apptainer is found")
     busy: Percent | None = Field(
         None,
         description="repeat a block when other programs use more than this share of the node's CPUs; "
         "default: report it",
     )
-    options: SlurmOptions = Field((), description="additional sbatch options, such as --qos=high")
+    options: ListOf[Annotated[str, AfterValidator(_check_slurm_option)]] = Field(
+        (), description="additional sbatch options, such as --qos=high"
+    )

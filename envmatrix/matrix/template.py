@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from envmatrix.matrix.metrics import WALL_TIME, MetricSource
@@ -67,7 +67,6 @@ class MatrixTemplate:
     budget_s: float = 1800.0
     claims_first: bool = False
     trial_limit_s: float = 300.0
-    notes: Sequence[str] = field(default_factory=tuple)
     description: str = ""
     requirements: Sequence[Path] = ()
     modules: Sequence[str] = ()
@@ -81,25 +80,21 @@ class MatrixTemplate:
         descriptions = FOR_TORCH if self.torch else FOR_ANY
         include = "recipes" if self.torch else "malloc"
         holds = "allocators, OpenMP runtimes, threads, recommended settings" if self.torch else "allocators"
-        chosen_lines = [f"      - {name:30}# {descriptions[name]}" for name in self.environments]
-        other_lines = [
-            f"      # - {name:28}# {descriptions[name]}" for name in descriptions if name not in self.environments
-        ]
-        names = [workload.name for workload in self.workloads]
+        others = [name for name in descriptions if name not in self.environments]
+        own_threads, own_environments = ("", "") if self.torch else (_OWN_THREADS, _OWN_ENVIRONMENTS)
         return "\n".join([
             "# How much faster is your program in each environment? `envmatrix check` finds mistakes in this file,",
             "# `envmatrix bench` runs it. docs/matrix.md of envmatrix explains every key.",
-            *(f"# {note}" for note in self.notes),
             "version: 2",
             f"include: envmatrix:{include:27}# {holds}: `envmatrix list environments`",
             "",
             "factors:",
             *self._python(),
-            *("" if self.torch else _OWN_THREADS).strip("\n").splitlines(),
+            *own_threads.strip("\n").splitlines(),
             "",
             "environments:",
             "  baseline: {}                              # every factor at its reference; compared with all others",
-            *("" if self.torch else _OWN_ENVIRONMENTS).strip("\n").splitlines(),
+            *own_environments.strip("\n").splitlines(),
             "  # both: {malloc: tcmalloc, threads: one}    # an environment of your own",
             "",
             "workloads:",
@@ -109,9 +104,9 @@ class MatrixTemplate:
             "  default:",
             *([f"    description: {_json_quoted(self.description)}"] if self.description else []),
             "    environments:",
-            *chosen_lines,
-            *other_lines,
-            f"    workloads: {_json_quoted(names)}",
+            *(f"      - {name:30}# {descriptions[name]}" for name in self.environments),
+            *(f"      # - {name:28}# {descriptions[name]}" for name in others),
+            f"    workloads: {_json_quoted([workload.name for workload in self.workloads])}",
             *([f"    engines: {self.engine}"] if self.image else []),
             *([f"    gpus: {_json_quoted(list(self.gpus))}"] if self.gpus else []),
             "    target: 3%                                # stop when every interval is this narrow,",
@@ -126,20 +121,18 @@ class MatrixTemplate:
 
     def _python(self) -> list[str]:
         if self.image:
-            return [
-                "  image:",
-                f"    mine: {{image: {_json_quoted(self.image)}}}  # the image that it runs in, unchanged",
-            ]
+            image = _json_quoted(self.image)
+            return ["  image:", f"    mine: {{image: {image}}}  # the image that it runs in, unchanged"]
         values = {"modules": list(self.modules), "interpreter": self.interpreter}
         python = {key: value for key, value in values.items() if value}
         if not self.requirements:
             return ["  python:", f"    mine: {_json_quoted(python)}  # the Python that runs it, unchanged"]
-        requirement_options = [f"-r {file}" for file in self.requirements]
+        files = _json_quoted([f"-r {file}" for file in self.requirements])
         return [
             "  python:",
             "    mine:",
             *(f"      {key}: {_json_quoted(value)}  # the Python that runs it" for key, value in python.items()),
-            f"      requirements: {_json_quoted(requirement_options)}  # packages it lacks, in a venv on top of it",
+            f"      requirements: {files}  # packages it lacks, in a venv on top of it",
         ]
 
     def _workload(self, workload: Workload) -> list[str]:

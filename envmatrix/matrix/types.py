@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, JsonValue, WithJsonSchema
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -12,10 +12,10 @@ from envmatrix.units import parse_bytes, parse_duration, parse_percent, parse_to
 
 #: The type of errors made by ``about``; the error's context names the key.
 OF_KEY = "of_key"
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+Item = TypeVar("Item")
 
 
-def word_as_list(value: object) -> object:
+def _word_as_list(value: object) -> object:
     """Wrap a single string in a tuple; return other values unchanged."""
     return (value,) if isinstance(value, str) else value
 
@@ -23,9 +23,20 @@ def word_as_list(value: object) -> object:
 def check_printable(value: str) -> str:
     """Reject control characters, including newlines."""
     if any(ord(character) < 32 or ord(character) == 127 for character in value):
-        msg = "newlines and other control characters are not allowed: engines pass them differently"
-        raise ValueError(msg)
+        raise ValueError("newlines and other control characters are not allowed: engines pass them differently")
     return value
+
+
+def check_match(pattern: str, value: str, complaint: str) -> str:
+    """Return a value that a pattern matches as a whole. Raises ValueError: the value and the complaint."""
+    if not re.fullmatch(pattern, value):
+        raise ValueError(f"{value!r} {complaint}")
+    return value
+
+
+def matching(pattern: str, complaint: str) -> AfterValidator:
+    """Return the validator of text that a pattern matches as a whole."""
+    return AfterValidator(lambda value: check_match(pattern, value, complaint))
 
 
 def about(key: str, message: str) -> PydanticCustomError:
@@ -60,6 +71,11 @@ _FRACTION_PATTERN = r"^\s*(0*[0-9]{0,2}(\.[0-9]*)?\s*%|0*(\.[0-9]*)?|[0-9.]+[eE]
 _DURATION_PATTERN = r"^(\s*[0-9]+(\.[0-9]+)?\s*(ms|s|min|m|h)?)+\s*$"
 _SIZE_PATTERN = r"^\s*[0-9]+(\.[0-9]+)?\s*([KMGTkmgt][Ii]?[Bb]?|[Bb])?\s*$"
 Text = Annotated[str, AfterValidator(check_printable), AS_SCALAR]
+#: A list in which a single word may stand for a list of one.
+ListOf = Annotated[tuple[Item, ...], BeforeValidator(_word_as_list), AS_WORDS]
+VariableName = Annotated[
+    str, matching(r"[A-Za-z_][A-Za-z0-9_]*", "is not a valid variable name (letters, digits, underscore)")
+]
 Percent = Annotated[
     float, BeforeValidator(parse_percent), as_quantity(_FRACTION_PATTERN, exclusiveMinimum=0, exclusiveMaximum=1)
 ]

@@ -1,67 +1,54 @@
-"""Validate values of matrix.yaml, so that no later command rejects what `envmatrix check` accepted."""
+"""Types of the values of a level in matrix.yaml, so that no later command rejects what `envmatrix check` accepted."""
 
 from __future__ import annotations
 
 import math
 import re
+from typing import Annotated
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import InvalidRequirement
+from packaging.requirements import Requirement as PipRequirement
+from pydantic import AfterValidator, BeforeValidator
 
 from envmatrix.matrix import templates
+from envmatrix.matrix.types import Text, VariableName, as_quantity, check_match, check_printable, matching
 from envmatrix.system.host import parse_cpus
 
-_SUITE = re.compile(r"[a-z][a-z0-9-]*\Z")
-_BASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@+-]*\Z")
-_PYTHON = re.compile(r"\d+(\.\d+){0,2}t?\Z")
-_MODULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+/-]*\Z")
-_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+\Z")
+_IMAGE_REFERENCE = r"[A-Za-z0-9][A-Za-z0-9._/:@+-]*"
+_PROGRAM = r"[A-Za-z0-9][A-Za-z0-9._+-]*"
+#: The dynamic loader splits LD_PRELOAD at whitespace and colons.
+_LIBRARY = r"((/|\{(home|cache|matrix)\}/)[^:\s\x00-\x1f\x7f]*)?[^/:\s\x00-\x1f\x7f]+"
 
 
-def check_cpu_list(value: str) -> str:
+def _check_cpu_list(value: str) -> str:
     """Check a list of CPUs or NUMA nodes; it may be a template."""
     unknown = templates.unknown_template(value)
     if unknown:
-        msg = f"unknown template {{{unknown}}}; known: {', '.join(templates.TEMPLATE_NAMES)}"
-        raise ValueError(msg)
+        raise ValueError(f"unknown template {{{unknown}}}; known: {', '.join(templates.TEMPLATE_NAMES)}")
     parse_cpus(templates.fill_templates(value, templates.SAMPLE_VALUES))
     return value
 
 
-def check_machine_cpus(value: str) -> str:
-    """Check a list of CPUs without templates."""
+def _check_machine_cpus(value: str) -> str:
     parse_cpus(value)
     return value
 
 
-def read_cpu_quota(value: object) -> float:
+def _read_cpu_quota(value: object) -> float:
     """Read a CPU quota in CPUs; the kernel's minimum is 0.01 (1 ms of 100)."""
     try:
         cpus = float(str(value))
     except ValueError:
         cpus = math.nan
     if not 0.01 <= cpus <= 10_000:
-        msg = f"{value!r} is not a number of CPUs of at least 0.01, such as 1 or 1.5"
-        raise ValueError(msg)
+        raise ValueError(f"{value!r} is not a number of CPUs of at least 0.01, such as 1 or 1.5")
     return cpus
 
 
-def check_suite(value: str) -> str:
-    """Check the name of a Debian suite."""
-    return _check_match(_SUITE, value, "a Debian suite, such as bookworm, trixie or sid")
-
-
-def check_base_image(value: str) -> str:
-    """Check an image reference."""
-    return _check_match(_BASE, value, "an image, such as debian:bookworm-slim@sha256:...")
-
-
-def check_ready_image(value: str) -> str:
+def _check_ready_image(value: str) -> str:
     """Check an image that is used unchanged: a reference in Docker's form, or a file."""
-    return (
-        value
-        if is_image_file(value)
-        else _check_match(_BASE, value, "an image, such as org/name:tag, or a .tar or .sif file")
-    )
+    complaint = "is not an image, such as org/name:tag, or a .tar or .sif file"
+    return value if is_image_file(value) else check_match(_IMAGE_REFERENCE, value, complaint)
 
 
 def is_image_file(value: str) -> bool:
@@ -69,48 +56,55 @@ def is_image_file(value: str) -> bool:
     return value.endswith((".sif", ".tar", ".tar.gz", ".tgz")) or value.startswith(("/", "./", "../", "~"))
 
 
-def check_python_version(value: str) -> str:
-    """Check a Python version."""
-    return _check_match(_PYTHON, value, "a Python version, such as 3.11 or 3.13t")
-
-
 def check_requirement(value: str) -> str:
     """Check an argument of pip install: a requirement, or the path of a wheel; never an option."""
     if not value.startswith("-") and ("/" in value or value.endswith(".whl")) and " @ " not in value:
         return value
+    complaint = f"{value!r} is not a valid requirement, such as numpy==2.3.5"
     try:
-        address = Requirement(value).url
+        address = PipRequirement(value).url
     except InvalidRequirement as error:
-        msg = f"{value!r} is not a valid requirement, such as numpy==2.3.5: {str(error).splitlines()[0]}"
-        raise ValueError(msg) from None
+        raise ValueError(f"{complaint}: {str(error).splitlines()[0]}") from None
     if address and not re.match(r"[a-z][a-z+]*:", address):
-        msg = f"{value!r} is not a valid requirement, such as numpy==2.3.5: {address!r} is not a URL"
-        raise ValueError(msg)
+        raise ValueError(f"{complaint}: {address!r} is not a URL")
     return value
 
 
-def check_debian_packages(value: str) -> str:
+def _check_debian_packages(value: str) -> str:
     """Check names of Debian packages; '|' separates alternatives."""
     for name in value.split("|"):
-        _check_match(_PACKAGE, name.strip(), "a Debian package, such as libjemalloc2")
+        check_match("[a-z0-9][a-z0-9+.-]+", name.strip(), "is not a Debian package, such as libjemalloc2")
     return value
 
 
-def check_module(value: str) -> str:
-    """Check the name of an environment module."""
-    return _check_match(_MODULE, value, "the name of a module, such as PyTorch/2.9.1")
-
-
-def check_argument(value: str) -> str:
-    """Check an argument of a program: it must not be empty or an option."""
-    if not value.strip() or value.startswith("-"):
-        msg = f"{value!r} is not valid: it must not be empty, nor begin with '-'"
-        raise ValueError(msg)
+def _check_level_variable(value: str) -> str:
+    if value in {"LD_PRELOAD", "PYTHONPATH", "PATH", "HOME"}:
+        raise ValueError(f"{value} is set by envmatrix" + ("; use `preload:`" if value == "LD_PRELOAD" else ""))
     return value
 
 
-def _check_match(pattern: re.Pattern[str], value: str, description: str) -> str:
-    if not pattern.match(value):
-        msg = f"{value!r} is not {description}"
-        raise ValueError(msg)
-    return value
+def _check_source_file(value: str) -> str:
+    parts = value.split("/")
+    if value.startswith("/") or not all(parts) or {".", ".."} & set(parts) or "\\" in value:
+        raise ValueError(f"{value!r} must be a file inside the source distribution, such as src/CMakeLists.txt")
+    return check_printable(value)
+
+
+CpuList = Annotated[Text, AfterValidator(_check_cpu_list)]
+Cpus = Annotated[Text, AfterValidator(_check_machine_cpus)]
+CpuQuota = Annotated[float, BeforeValidator(_read_cpu_quota), as_quantity(r"^\s*[0-9.]+\s*$", minimum=0.01)]
+Suite = Annotated[Text, matching("[a-z][a-z0-9-]*", "is not a Debian suite, such as bookworm, trixie or sid")]
+ReadyImage = Annotated[Text, AfterValidator(_check_ready_image)]
+BaseImage = Annotated[Text, matching(_IMAGE_REFERENCE, "is not an image, such as debian:bookworm-slim@sha256:...")]
+PythonVersion = Annotated[Text, matching(r"\d+(\.\d+){0,2}t?", "is not a Python version, such as 3.11 or 3.13t")]
+Argument = Annotated[Text, matching(r"(?!-).*\S.*", "is not valid: it must not be empty, nor begin with '-'")]
+Requirement = Annotated[Text, AfterValidator(check_requirement)]
+DebianPackage = Annotated[Text, AfterValidator(_check_debian_packages)]
+Module = Annotated[Text, matching("[A-Za-z0-9][A-Za-z0-9._+/-]*", "is not the name of a module, such as PyTorch/2.9.1")]
+LevelVariable = Annotated[VariableName, AfterValidator(_check_level_variable)]
+LibraryFile = Annotated[
+    str,
+    matching(_LIBRARY, "must be a library's file name, such as libjemalloc.so.2, or its absolute path, without spaces"),
+]
+SourceFile = Annotated[str, AfterValidator(_check_source_file)]
+Program = Annotated[str, matching(_PROGRAM, "must be the name of a program, such as cmake")]

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from packaging.utils import canonicalize_name
 
 from envmatrix.errors import InputError, suggestion
-from envmatrix.evidence.checks import Claims
-from envmatrix.evidence.checks import parse_claims as claims_of
+from envmatrix.evidence.checks import Claims, parse_claims
 from envmatrix.matrix import model
 from envmatrix.matrix.model import Factor, Level, Matrix, factorial_cells
 from envmatrix.matrix.templates import fill_templates, unfilled_template
@@ -154,17 +153,11 @@ def library_for_level(matrix: Matrix, factor: Factor, level_name: str) -> Librar
     level = factor.levels[level_name]
     if factor.is_image or not (level.requirements or level.apt):
         return None
-    images = (
+    required_images = tuple(
         f"{other}-{name}" for other, names in level.requires.items() if matrix.factors[other].is_image for name in names
     )
-    return Library(
-        f"{factor.name}-{level_name}",
-        level.requirements,
-        level.apt,
-        level.preload,
-        tuple(images),
-        level.architectures,
-    )
+    key = f"{factor.name}-{level_name}"
+    return Library(key, level.requirements, level.apt, level.preload, required_images, level.architectures)
 
 
 def all_libraries(matrix: Matrix) -> tuple[Library, ...]:
@@ -206,25 +199,20 @@ def combine_image(matrix: Matrix, levels: Mapping[str, str]) -> Image:
 def _common_architectures(levels: list[Level]) -> tuple[str, ...]:
     """Return the architectures that have all of ``levels``; none: all architectures."""
     limited = [level.architectures for level in levels if level.architectures]
-    return tuple(one for one in limited[0] if all(one in names for names in limited)) if limited else ()
+    return tuple(name for name in limited[0] if all(name in names for names in limited)) if limited else ()
 
 
 def _source_build(name: str, body: model.SourceBuild) -> SourceBuild:
-    edit = tuple(
-        (file, old_text, new_text) for file, texts in body.edit.items() for old_text, new_text in texts.items()
-    )
+    edit = tuple((file, old, new) for file, texts in body.edit.items() for old, new in texts.items())
     return SourceBuild(canonicalize_name(name.strip()), tuple(body.env.items()), edit, body.programs)
 
 
 def all_images(matrix: Matrix) -> dict[str, Image]:
     """Return every image that a named environment or a design of ``matrix`` can use, by name."""
     environment_levels = [resolve_environment(matrix, name, {}).levels for name in matrix.environments]
-    of_cells = [
-        complete_levels(matrix, cell_levels, "")
-        for design in matrix.designs.values()
-        for cell_levels in factorial_cells(design).values()
-    ]
-    images = [combine_image(matrix, levels) for levels in (*environment_levels, *of_cells)]
+    cells = [cell for design in matrix.designs.values() for cell in factorial_cells(design).values()]
+    cell_levels = [complete_levels(matrix, cell, "") for cell in cells]
+    images = [combine_image(matrix, levels) for levels in (*environment_levels, *cell_levels)]
     return {image.name: image for image in images}
 
 
@@ -261,14 +249,12 @@ def _check_requires(name: str, factor: Factor, level: Level, levels: Mapping[str
 
 def complete_levels(matrix: Matrix, chosen: Mapping[str, str], name: str) -> dict[str, str]:
     """Add the reference level of every factor not in ``chosen``. Raises InputError for unknown names."""
+    prefix = f"environment {name!r}"
     for factor, level in chosen.items():
         if factor not in matrix.factors:
-            raise InputError(f"environment {name!r}: no factor {factor!r}", remedy=suggestion(factor, matrix.factors))
-        if level not in matrix.factors[factor].levels:
-            known_levels = matrix.factors[factor].levels
-            raise InputError(
-                f"environment {name!r}: {factor} has no level {level!r}", remedy=suggestion(level, known_levels)
-            )
+            raise InputError(f"{prefix}: no factor {factor!r}", remedy=suggestion(factor, matrix.factors))
+        if level not in (known_levels := matrix.factors[factor].levels):
+            raise InputError(f"{prefix}: {factor} has no level {level!r}", remedy=suggestion(level, known_levels))
     return {factor.name: chosen.get(factor.name, factor.reference) for factor in matrix.factors.values()}
 
 
@@ -277,15 +263,12 @@ def resolve_environment(matrix: Matrix, name: str, facts: Mapping[str, str]) -> 
 
     ``facts`` fills templates such as {physical_cores} (empty: left as written).
     """
-    if name not in matrix.environments:
-        cell = next(
-            (found[name] for design in matrix.designs.values() if name in (found := factorial_cells(design))), None
-        )
-        if cell is not None:
-            return build_environment(matrix, name, cell, facts)
-        raise InputError(f"no environment {name!r}", remedy=suggestion(name, matrix.environments))
-    entry = matrix.environments[name]
-    return build_environment(matrix, name, entry.levels, facts, entry.description)
+    if entry := matrix.environments.get(name):
+        return build_environment(matrix, name, entry.levels, facts, entry.description)
+    for design in matrix.designs.values():
+        if name in (cells := factorial_cells(design)):
+            return build_environment(matrix, name, cells[name], facts)
+    raise InputError(f"no environment {name!r}", remedy=suggestion(name, matrix.environments))
 
 
 def build_environment(
@@ -306,13 +289,8 @@ def build_environment(
         library = library_for_level(matrix, factor, levels[factor.name])
         libraries += [library] if library else []
         preload += [(library.key if library else "", item) for item in level.preload]
-        claims.update(
-            {path: tuple(_fill_value(name, v, facts) for v in allowed) for path, allowed in level.claims.items()}
-        )
-    last_values = {
-        attribute: [v for _, level in bits if (v := getattr(level, attribute))]
-        for attribute in ("cpus", "memory_nodes")
-    }
+        for path, allowed in level.claims.items():
+            claims[path] = tuple(_fill_value(name, value, facts) for value in allowed)
     quotas = [level.cpu_quota for _, level in bits if level.cpu_quota is not None]
     return Environment(
         name=name,
@@ -320,10 +298,10 @@ def build_environment(
         levels=levels,
         image=combine_image(matrix, levels),
         variables=variables,
-        preload=tuple(_preload_order(preload)),
-        claims=claims_of(claims),
-        cpus=_cpu_or_node_list(name, "cpus", last_values["cpus"], facts),
-        memory_nodes=_cpu_or_node_list(name, "memory_nodes", last_values["memory_nodes"], facts),
+        preload=tuple(sorted(preload, key=_comes_late)),
+        claims=parse_claims(claims),
+        cpus=_cpu_or_node_list(name, "cpus", [level.cpus for _, level in bits], facts),
+        memory_nodes=_cpu_or_node_list(name, "memory_nodes", [level.memory_nodes for _, level in bits], facts),
         srun=_srun_options(name, bits, levels),
         cpu_quota=min(quotas, default=None),
         changes_numerics=any(level.changes_numerics for _, level in bits),
@@ -335,6 +313,15 @@ def build_environment(
             f"{factor.name}={levels[factor.name]}": level.architectures for factor, level in bits if level.architectures
         },
     )
+
+
+def is_possible(matrix: Matrix, levels: Mapping[str, str]) -> bool:
+    """Return whether an environment can have these levels."""
+    try:
+        build_environment(matrix, "", levels, {})
+    except InputError:
+        return False
+    return True
 
 
 def _srun_options(name: str, bits: Sequence[tuple[Factor, Level]], levels: Mapping[str, str]) -> tuple[str, ...]:
@@ -364,9 +351,10 @@ def _fill_value(name: str, text: str, facts: Mapping[str, str]) -> str:
     return filled
 
 
-def _cpu_or_node_list(name: str, key: str, values: list[str], facts: Mapping[str, str]) -> str | None:
+def _cpu_or_node_list(name: str, key: str, values: Sequence[str | None], facts: Mapping[str, str]) -> str | None:
     """Return the last level's list of CPUs or nodes with templates filled in. Raises InputError if it is invalid."""
-    text = _fill_value(name, values[-1], facts) if values else None
+    written = [value for value in values if value]
+    text = _fill_value(name, written[-1], facts) if written else None
     if text is not None and "{" not in text:
         try:
             parse_cpus(text)
@@ -375,6 +363,6 @@ def _cpu_or_node_list(name: str, key: str, values: list[str], facts: Mapping[str
     return text
 
 
-def _preload_order(items: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Put allocators first: OpenMP runtimes allocate while they load, and must find the final malloc."""
-    return sorted(items, key=lambda item: "malloc" not in item[1])
+def _comes_late(item: tuple[str, str]) -> bool:
+    """Return False for allocators: OpenMP runtimes allocate while they load, and must find the final malloc."""
+    return "malloc" not in item[1]

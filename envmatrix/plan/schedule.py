@@ -31,6 +31,11 @@ class Arm:
     engine: str
     reference: str | None
 
+    @classmethod
+    def of(cls, environment: str, runs: str, workload: str, engine: str, reference: str | None) -> Arm:
+        """Return the arm with its stable name."""
+        return cls(arm_name(environment, workload, engine), environment, runs, workload, engine, reference)
+
     @property
     def shown(self) -> str:
         """The displayed name."""
@@ -48,9 +53,7 @@ class Arm:
 
     def alone(self) -> Arm:
         """Return the uninterrupted copy of a reference, which is itself compared with nothing."""
-        environment = f"{self.runs}{_COPY_SUFFIX}"
-        name = arm_name(environment, self.workload, self.engine)
-        return Arm(name, environment, self.runs, self.workload, self.engine, None)
+        return Arm.of(f"{self.runs}{_COPY_SUFFIX}", self.runs, self.workload, self.engine, None)
 
 
 @dataclass(frozen=True)
@@ -187,17 +190,12 @@ def make_arms(
     arms: list[Arm] = []
     for workload in workloads:
         for engine in engines:
-            base = arm_name(baseline, workload, engine)
-            baseline_arm = arm_name(baseline, workload, engines[0])
-            arms.append(Arm(base, baseline, baseline, workload, engine, None if base == baseline_arm else baseline_arm))
-            arms.append(Arm(arm_name(CONTROL, workload, engine), CONTROL, baseline, workload, engine, base))
-            arms += [
-                Arm(arm_name(name, workload, engine), name, name, workload, engine, base)
-                for name in environments
-                if name != baseline
-            ]
+            base, first = arm_name(baseline, workload, engine), arm_name(baseline, workload, engines[0])
+            arms.append(Arm.of(baseline, baseline, workload, engine, None if base == first else first))
+            arms.append(Arm.of(CONTROL, baseline, workload, engine, base))
+            arms += [Arm.of(name, name, workload, engine, base) for name in environments if name != baseline]
             if workload == workloads[0]:
-                arms += [Arm(arm_name(name, name, engine), name, baseline, name, engine, base) for name in application]
+                arms += [Arm.of(name, baseline, name, engine, base) for name in application]
     return tuple(arms)
 
 
@@ -209,8 +207,8 @@ def side_arms(environments: tuple[str, ...], workloads: tuple[str, ...], engines
             for position, name in enumerate(environments):
                 old_name, new_name = (f"{side}.{name}" for side in SIDES)
                 base = arm_name(old_name, workload, engine)
-                arms.append(Arm(base, old_name, old_name, workload, engine, None))
+                arms.append(Arm.of(old_name, old_name, workload, engine, None))
                 if position == 0:
-                    arms.append(Arm(arm_name(CONTROL, workload, engine), CONTROL, old_name, workload, engine, base))
-                arms.append(Arm(arm_name(new_name, workload, engine), new_name, new_name, workload, engine, base))
+                    arms.append(Arm.of(CONTROL, old_name, workload, engine, base))
+                arms.append(Arm.of(new_name, new_name, workload, engine, base))
     return tuple(arms)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from envmatrix.plan import Arm
-from envmatrix.report.figures.svg import Scale, line_element, log_ticks, svg_drawing, text_element
+from envmatrix.report.figures.svg import Scale, log_ticks, rectangle, svg_drawing, text_element, x_grid
 from envmatrix.report.formatting import NONE, format_bounds, format_ratio
-from envmatrix.report.tables.plain import PlainTable
+from envmatrix.report.tables.plain import PlainTable, TableSection
 from envmatrix.results import Run
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.attribution.contrasts import Estimate
@@ -24,8 +23,7 @@ from envmatrix.stats.attribution.main_effects import (
 )
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.measurements import Measurements
-from envmatrix.stats.pairing import interleaved_original
-from envmatrix.stats.separate_references import rescale_to_interleaved
+from envmatrix.stats.pairing import interleaved_original, rescale_to_interleaved
 from envmatrix.system.printable import printable_text
 
 _WIDTH, _ROW, _LEFT, _RIGHT = 860.0, 30.0, 290.0, 190.0
@@ -37,15 +35,6 @@ MAIN_NOTE = "Main effect: averaged over the other factors. The intervals of all 
 CUMULATIVE_NOTE = (
     "Each step is compared with the one before; all steps multiplied give the gain. Intervals are simultaneous."
 )
-
-
-@dataclass(frozen=True)
-class AttributionTable:
-    """The attribution of one group as text; ``notes`` are the sentences below its table."""
-
-    title: str
-    table: PlainTable
-    notes: tuple[str, ...]
 
 
 def _arms_by_group(run: Run) -> Iterator[tuple[str, str, list[Arm]]]:
@@ -124,20 +113,15 @@ def format_estimate(estimate: Estimate) -> str:
     return f"{format_ratio(estimate.ratio)} ({format_bounds(estimate.low, estimate.high)})"
 
 
-def _interaction_sentences(contrasts: Sequence[Contrast]) -> tuple[str, ...]:
+def _interaction_sentences(contrasts: Sequence[Contrast]) -> list[str]:
     """Return a sentence for each significant interaction, or one that none is significant."""
-    two_factor = [item for item in contrasts if len(item.levels) == 2]
-    with_interval = [item for item in two_factor if item.estimate.low is not None and item.estimate.high is not None]
-    significant = [item for item in with_interval if not (item.estimate.low or 0) <= 1.0 <= (item.estimate.high or 0)]
-    if significant:
-        return tuple(
-            f"{item.name}: {format_estimate(item.estimate)} times the product of the two" for item in significant
-        )
-    return (
-        ("No interaction found: no two factors gain significantly more, or less, together than each alone.",)
-        if with_interval
-        else ()
-    )
+    estimates = {item.name: item.estimate for item in contrasts if len(item.levels) == 2}
+    bounds = {name: (found.low, found.high) for name, found in estimates.items()}
+    tested = [name for name, (low, high) in bounds.items() if low is not None and high is not None]
+    significant = [name for name in tested if not (estimates[name].low or 0) <= 1.0 <= (estimates[name].high or 0)]
+    if tested and not significant:
+        return ["No interaction found: no two factors gain significantly more, or less, together than each alone."]
+    return [f"{name}: {format_estimate(estimates[name])} times the product of the two" for name in significant]
 
 
 def _is_gain_proved(item: Attribution) -> bool:
@@ -156,43 +140,40 @@ def _format_share(value: float) -> str:
     return "0%" if text == "-0%" else text
 
 
-def _factorial_table(item: Attribution) -> AttributionTable:
+def _factorial_section(item: Attribution) -> TableSection:
     shares = {(share.factor, share.level): share for share in item.shares}
     proved = _is_gain_proved(item)
     rows = []
     for contrast in item.contrasts:
         if len(contrast.levels) == 1:
             share = shares.get(contrast.levels[0])
-            share_text = _format_share(share.part) if share and share.part is not None and proved else NONE
-            rows.append(
-                (
-                    contrast.name,
-                    format_estimate(contrast.estimate),
-                    format_estimate(share.gain) if share else NONE,
-                    share_text,
-                )
-            )
+            gain = format_estimate(share.gain) if share else NONE
+            part = _format_share(share.part) if share and share.part is not None and proved else NONE
+            rows.append((contrast.name, format_estimate(contrast.estimate), gain, part))
     if item.shares:
         rows.append(("all of it", NONE, format_estimate(item.total), "100%" if proved else NONE))
     table = PlainTable(("change", "main effect", "share of the gain", "part"), tuple(rows))
     note = FACTORIAL_NOTE if item.shares else MAIN_NOTE
-    return AttributionTable(
-        attribution_title(item), table, (*unproved_gain_note(item), *_interaction_sentences(item.contrasts), note)
-    )
+    notes = (*unproved_gain_note(item), *_interaction_sentences(item.contrasts), note)
+    return TableSection(attribution_title(item), table, notes)
 
 
-def _cumulative_table(name: str, steps: Sequence[CumulativeStep]) -> AttributionTable:
+def _cumulative_section(name: str, steps: Sequence[CumulativeStep]) -> TableSection:
     rows = tuple((step.environment, format_estimate(step.added), format_estimate(step.so_far)) for step in steps)
-    return AttributionTable(
-        f"What each step adds: {name}", PlainTable(("step", "adds", "so far"), rows), (CUMULATIVE_NOTE,)
-    )
+    return TableSection(cumulative_title(name), PlainTable(("step", "adds", "so far"), rows), (CUMULATIVE_NOTE,))
 
 
-def attribution_tables(
+def cumulative_title(name: str) -> str:
+    """Return the heading of a cumulative design's steps."""
+    return f"What each step adds: {name}"
+
+
+def attribution_sections(
     items: Sequence[Attribution], steps_by_group: Mapping[str, Sequence[CumulativeStep]]
-) -> tuple[AttributionTable, ...]:
+) -> list[TableSection]:
     """Return the attribution tables of the terminal and Markdown reports."""
-    return (*map(_factorial_table, items), *(_cumulative_table(name, steps) for name, steps in steps_by_group.items()))
+    factorial = map(_factorial_section, items)
+    return [*factorial, *(_cumulative_section(name, steps) for name, steps in steps_by_group.items())]
 
 
 def waterfall_rows(attribution: Attribution) -> list[tuple[str, Estimate]]:
@@ -214,10 +195,7 @@ def waterfall(rows: list[tuple[str, Estimate]], title: str, name: str) -> str:
     low, high = min([*levels, 0.98]), max([*levels, 1.02])
     bottom = 14 + _ROW * len(rows)
     scale = Scale(low * 0.99, high * 1.01, _LEFT, _WIDTH - _RIGHT, log=True)
-    body = ""
-    for value in log_ticks(scale.low, scale.high):
-        body += line_element(scale(value), 8, scale(value), bottom, "one" if value == 1.0 else "grid")
-        body += text_element(scale(value), bottom + 16, f"{value:.6g}", "mid soft")
+    body = x_grid(scale, log_ticks(scale.low, scale.high), 8, bottom, base=1.0)
     for index, (label, estimate) in enumerate(rows):
         is_total = index == len(rows) - 1
         start = 1.0 if is_total else levels[index]
@@ -231,8 +209,7 @@ def _bar(label: str, estimate: Estimate, scale: Scale, start: float, y: float, *
     kind = "same" if is_total else "faster" if estimate.ratio >= 1 else "slower"
     reach = f"  ({format_bounds(estimate.low, estimate.high)})" if estimate.low is not None else ""
     return (
-        f'<g class="{kind}"><rect x="{left:.1f}" y="{y:.1f}" width="{max(1.0, right - left):.1f}" '
-        f'height="{_ROW - 10:.1f}" class="mark"/></g>'
+        f'<g class="{kind}">{rectangle(left, y, max(1.0, right - left), _ROW - 10)}</g>'
         + text_element(_LEFT - 12, y + 14, label, "end bold" if is_total else "end", 34)
         + text_element(_WIDTH - _RIGHT + 14, y + 14, f"{format_ratio(estimate.ratio)}{reach}")
     )

@@ -53,22 +53,15 @@ REPORTS: Catalog[Report] = Catalog(
     group="envmatrix.reports",
     protocol="envmatrix.report.catalog:Report",
     built_in={
-        "json": "envmatrix.report.formats.exports:json_report",
-        "markdown": "envmatrix.report.formats.exports:markdown_report",
-        "html": "envmatrix.report.formats.exports:html_report",
-        "csv": "envmatrix.report.formats.exports:csv_report",
-        "trials-csv": "envmatrix.report.formats.exports:trials_csv_report",
-        "parquet": "envmatrix.report.formats.parquet:parquet_report",
-        "pyperf": "envmatrix.report.formats.exports:pyperf_report",
-        "openmetrics": "envmatrix.report.formats.openmetrics:openmetrics_report",
-        "junit": "envmatrix.report.formats.junit:junit_report",
+        name: f"envmatrix.report.formats.exports:{name.replace('-', '_')}_report"
+        for name in ("json", "markdown", "html", "csv", "trials-csv", "parquet", "pyperf", "openmetrics", "junit")
     },
 )
 
 #: Figure -> the function that draws it as SVG from a Summary and one of its groups.
 FIGURES: Mapping[str, str] = {
     "forest": "envmatrix.report.figures.forest:forest_figure",
-    "start": "envmatrix.report.figures.step_times:start_figure",
+    "start": "envmatrix.report.figures.timeline:start_figure",
     "time": "envmatrix.report.figures.timeline:time_figure",
 }
 

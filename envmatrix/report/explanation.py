@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from envmatrix.report.group import Group
 from envmatrix.stats.attribution.causes import Cause
-from envmatrix.stats.attribution.confirmation import Confirmation
-from envmatrix.stats.attribution.explanation import Explanation
+from envmatrix.stats.attribution.explanation import Confirmation, Explanation
 from envmatrix.stats.attribution.reasons import Finding, is_reason
 from envmatrix.stats.attribution.step_parts import Interval
 from envmatrix.stats.metrics import show_seconds
@@ -33,6 +32,8 @@ _ON_GPU = {
     "collective_ns": "waits for collectives",
     "gap_ns": "gaps between launches",
 }
+#: The smallest change in events that is a reason, as a share of their number.
+_LEAST_CHANGE = 0.01
 #: Events that are rarer than this per step are shown only if they change significantly.
 _RARE = 0.1
 #: The most operators that are named, and the smallest share of the difference of each.
@@ -101,13 +102,13 @@ def reasons_of(found: Explanation) -> list[str]:
         for cause in found.causes.causes
         if cause.change.is_sure
         and cause.change.mean * direction > 0
-        and abs(cause.change.mean) >= _least(cause)
+        and abs(cause.change.mean) >= _LEAST_CHANGE * max(cause.before, cause.after)
         and (part := found.parts.part(cause.part))
         and is_reason(part, found.parts.whole)
     ]
-    said = [_counted(cause, found.per) for cause in sure]
+    counts = [_counted(cause, found.per) for cause in sure]
     more = filter(None, (_warm_up(found), _operators_of(found)))
-    return [*said, *more, *(finding_text(finding, found) for finding in found.findings)]
+    return [*counts, *more, *(finding_text(finding, found) for finding in found.findings)]
 
 
 def _warm_up(found: Explanation) -> str:
@@ -117,11 +118,6 @@ def _warm_up(found: Explanation) -> str:
         return ""
     before, after = (scale.number(value) for value in (cause.before, cause.after))
     return f"{cause.label}: adds {before} -> {after} {scale.unit} per {found.per}"
-
-
-def _least(cause: Cause) -> float:
-    """Return the smallest change in events that is reported: 1 % of their number."""
-    return 0.01 * max(cause.before, cause.after)
 
 
 def _counted(cause: Cause, per: str) -> str:
@@ -150,27 +146,22 @@ def _count(value: float) -> str:
 
 def _operators_of(found: Explanation) -> str:
     whole = found.parts.whole.mean
-    large = [
-        (name, times) for name, times in found.operators.items() if (times[1] - times[0]) / whole >= _LEAST_OPERATOR
-    ]
-    told = ", ".join(f"{name} {_both(times, found)}" for name, times in large[:_OPERATORS])
-    return f"operators, from a profiled pass: {told}" if told else ""
+    large = [name for name, times in found.operators.items() if (times[1] - times[0]) / whole >= _LEAST_OPERATOR]
+    texts = ", ".join(f"{name} {_both(found.operators[name], found)}" for name in large[:_OPERATORS])
+    return f"operators, from a profiled pass: {texts}" if texts else ""
 
 
 def finding_text(finding: Finding, found: Explanation) -> str:
     """Return the name of a rule, the environment it applies to, and whether another environment confirms it."""
     arm = found.parts.arm
     who = arm.environment if found.parts.whole.mean > 0 else found.parts.together.reference.partition(":")[0]
-    said = f"cause: in {who}, {finding.rule.name}"
+    cause = f"cause: in {who}, {finding.rule.name}"
     if finding.by is None:
-        return said
-    scale = Scale.of(found.parts.whole.mean)
-    mean = finding.by.whole.mean
-    saves = "saves" if mean < 0 else "costs"
-    change = f"{saves} {scale.number(mean).lstrip('+-')} {scale.unit} per step"
-    return (
-        f"{said} ({ANSWERS[finding.confirmed]} by {finding.by.arm.environment}, which changes only this and {change})"
-    )
+        return cause
+    scale, mean = Scale.of(found.parts.whole.mean), finding.by.whole.mean
+    change = f"{'saves' if mean < 0 else 'costs'} {scale.number(mean).lstrip('+-')} {scale.unit} per step"
+    answer = f"{ANSWERS[finding.confirmed]} by {finding.by.arm.environment}"
+    return f"{cause} ({answer}, which changes only this and {change})"
 
 
 def confirmation_lines(found: Confirmation) -> list[str]:
@@ -188,15 +179,10 @@ def confirmation_lines(found: Confirmation) -> list[str]:
 
 def tree_of(found: Explanation) -> Iterator[tuple[int, str]]:
     """Yield (depth, text) for everything known about an effect."""
-    scale, before_after = Scale.of(found.parts.whole.mean), found.parts.means("whole")
-    before, after = (scale.number(value, signed=False) for value in before_after)
-    yield (
-        0,
-        (
-            f"{_name(found)}: {before} -> {after} {scale.unit} per {found.per}, "
-            f"{scale.change(found.parts.whole)} {scale.unit} ({found.parts.seen})"
-        ),
-    )
+    scale = Scale.of(found.parts.whole.mean)
+    before, after = (scale.number(value, signed=False) for value in found.parts.means("whole"))
+    change = f"{scale.change(found.parts.whole)} {scale.unit} ({found.parts.seen})"
+    yield 0, f"{_name(found)}: {before} -> {after} {scale.unit} per {found.per}, {change}"
     for part in found.parts.parts:
         share = _percent(part.share) if part.change.is_sure else ""
         yield 1, f"{part.label} {scale.change(part.change)} {scale.unit}{f', {share}' if share else ''}"

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 
 from envmatrix.stats.effects import Effect, Flag
+from envmatrix.stats.metrics import Metric
 from envmatrix.system.printable import printable_line
 
 # Characters with a meaning inside a line; `-` and `#` have one only at its start, where no user text is.
@@ -102,6 +103,11 @@ def format_confidence(level: float) -> str:
     """Format a confidence level with all its nines and one more digit."""
     places = max(1, math.ceil(-math.log10(1.0 - level)) - 1)
     return f"{100 * level:.{places}f} %"
+
+
+def format_value(metric: Metric, value: float) -> str:
+    """Return a metric's value with its unit, which the text of times and sizes already includes."""
+    return metric.show(value) + ("" if metric.unit in ("", "s", "B") else f" {metric.unit}")
 
 
 def format_count(number: int, noun: str) -> str:

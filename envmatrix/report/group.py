@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from envmatrix.plan import Arm
-from envmatrix.report import steady_text
-from envmatrix.report.cost_text import cost_note
+from envmatrix.report import headline
 from envmatrix.report.formatting import (
     format_bounds,
     format_count,
@@ -18,19 +17,7 @@ from envmatrix.report.formatting import (
     list_names,
     reference_name,
 )
-from envmatrix.report.headline import (
-    barred,
-    busy_machine,
-    control_doubt,
-    correction,
-    explained,
-    is_faster_by_little,
-    kept_undecided,
-    percent_of,
-    recommendation_reason,
-    without_contention,
-)
-from envmatrix.report.steady_text import Answer
+from envmatrix.report.headline import Answer
 from envmatrix.results import Run
 from envmatrix.stats.attribution.explanation import Explanation
 from envmatrix.stats.cost import Cost
@@ -140,11 +127,12 @@ class Group:
         best = self.best.effect if self.best else None
         effects = [row.effect for row in self.rows if row.effect]
         control, gain = self.control.effect if self.control else None, self.choice.gain if self.choice else 1.0
-        busy, answer = busy_machine(effects, best, self.baseline_name), self._gain or Answer(self._no_gain)
+        busy = headline.busy_machine(effects, best, self.baseline_name)
+        answer = self._gain or Answer(self._no_gain)
         claim = answer.claim
         if busy and not best:
             claim = f"{claim[0].lower()}{claim[1:]}. {QUIET_FIRST[0].upper()}{QUIET_FIRST[1:]}"
-        doubts = answer.doubts + control_doubt(control, best, gain, self.baseline_name)
+        doubts = answer.doubts + headline.control_doubt(control, best, gain, self.baseline_name)
         doubts += " Equal work not checked." if self.unchecked else ""
         return answer._replace(claim=f"{self.quota}{busy}{claim}", doubts=doubts)
 
@@ -160,14 +148,14 @@ class Group:
         gain, as_fast = self.choice.gain, self.metric.as_fast_as(reference)
         figures = f"95 % CI {format_bounds(effect.low, effect.high)}, {format_count(effect.blocks, 'block')}"
         answer = Answer(f"{format_speed_up(effect)} times {as_fast}", figures)
-        luck = correction(format_speed_up(effect), gain, tested)
+        luck = headline.correction(format_speed_up(effect), gain, tested)
         slow = f" {best.slow} than the others." if best.slow else ""
         if best.steady:
-            answer = steady_text.steady_gain(best.steady, effect, as_fast, self.steps)
+            answer = headline.steady_gain(best.steady, effect, as_fast, self.steps)
             if best.steady.verdict == "faster":
-                luck = correction(format_decided_ratio(best.steady.ratio), gain, tested)
+                luck = headline.correction(format_decided_ratio(best.steady.ratio), gain, tested)
                 effect = replace(effect, low=best.steady.low, high=best.steady.high)
-        doubts = luck + slow + without_contention(effect)
+        doubts = luck + slow + headline.without_contention(effect)
         return answer._replace(claim=f"{best.arm.environment} is {answer.claim}", doubts=doubts)
 
     @property
@@ -181,19 +169,19 @@ class Group:
     @property
     def _no_recommendation(self) -> str:
         effects = [row.effect for row in self.rows if row.effect]
-        reasons = barred([row.effect for row in self.rows if row.effect and not row.is_slower_later])
+        reasons = headline.barred([row.effect for row in self.rows if row.effect and not row.is_slower_later])
         faster = self.metric.said("faster")
         first = {row.arm.environment: (row.effect, row.steady) for row in self.rows if row.effect and row.steady}
-        if at_first := steady_text.only_at_first(first, self.steps):
+        if at_first := headline.only_at_first(first, self.steps):
             reasons.append(at_first)
-        if small := [effect.environment for effect in effects if is_faster_by_little(effect)]:
-            by = f"significantly {faster}, but by less than the margin of {percent_of(self.margin)}"
+        if small := [effect.environment for effect in effects if headline.is_faster_by_little(effect)]:
+            by = f"significantly {faster}, but by less than the margin of {headline.percent_of(self.margin)}"
             reasons.append(f"{', '.join(small)} {'is' if len(small) == 1 else 'are'} {by}")
         shown = f"is recommended over {self.baseline_name}" if reasons else ""
-        if held := explained(effects, self.metric.as_fast_as(self.baseline_name)):
+        if held := headline.explained(effects, self.metric.as_fast_as(self.baseline_name)):
             reasons.append(held)
         why = f": {'; '.join(reasons)}" if reasons else ""
-        held_text = self._outliers_text(kept_undecided(effects))
+        held_text = self._outliers_text(headline.kept_undecided(effects))
         other = "other " if held_text else ""
         return (
             f"{held_text}No {other}environment {shown or f'is significantly {faster} than {self.baseline_name}'}{why}"
@@ -235,7 +223,7 @@ class Group:
             measured = f"Perhaps as good: {others} (no significant difference)."
         if best is self.rows[0]:
             return measured
-        reason = recommendation_reason(choice, faster, self.margin)
+        reason = headline.recommendation_reason(choice, faster, self.margin)
         return f"{measured} Recommended: {name}{f', {reason}' if reason else ''}.{self._ahead(choice)}"
 
     def _ahead(self, choice: Choice) -> str:
@@ -246,16 +234,15 @@ class Group:
         faster = next(row.arm.environment for row in self.rows if row.arm.name == name)
         slower = self.metric.said("slower")
         share = math.ceil(1000 * (1.0 - 1.0 / lead)) / 1000
-        return f" It is at most {percent_of(share)} {slower} than {faster} (95 % confidence)."
+        return f" It is at most {headline.percent_of(share)} {slower} than {faster} (95 % confidence)."
 
     @property
     def limits(self) -> tuple[str, ...]:
         """What the intervals cover, and what not: longer times, later steps; and what the costs are for."""
         has_interval = any(row.effect and row.effect.low is not None for row in self.rows)
         covered = (self.short, self._steady_note or self.first) if has_interval else ()
-        return tuple(
-            filter(None, (*covered, self._alone_note, cost_note([row.cost for row in self.all_rows if row.cost])))
-        )
+        costs = [row.cost for row in self.all_rows if row.cost]
+        return tuple(filter(None, (*covered, self._alone_note, headline.cost_note(costs))))
 
     @property
     def _alone_note(self) -> str:
@@ -281,7 +268,7 @@ class Group:
         steady = {row.arm.environment: row.steady for row in self.rows if row.steady}
         failed = {row.arm.environment: row.later_failed for row in self.rows if row.later_failed}
         missing = [row.arm.environment for row in self.rows if row.effect and row.effect.ratio and not row.steady]
-        return steady_text.steady_note(steady, missing, failed, self.baseline_name)
+        return headline.steady_note(steady, missing, failed, self.baseline_name)
 
     @property
     def sentences(self) -> tuple[str, ...]:

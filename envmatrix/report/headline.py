@@ -1,14 +1,27 @@
-"""The sentences of a table's answer: which environment is faster, and why some faster ones are not recommended."""
+"""The sentences of a table's answer: what is faster, at first and later, what weakens that, and what it costs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from envmatrix.report.formatting import format_bounds, format_decided_ratio, format_interval, format_ratio
+from envmatrix.report.formatting import (
+    NONE,
+    format_bounds,
+    format_count,
+    format_decided_ratio,
+    format_interval,
+    format_ratio,
+    format_speed_up,
+    list_names,
+)
+from envmatrix.stats.cost import Cost
 from envmatrix.stats.effects import Effect, Flag, may_be_best
+from envmatrix.stats.metrics import show_rate
 from envmatrix.stats.quality.contention import told_busy
 from envmatrix.stats.selection import Choice
+from envmatrix.stats.steady_state.effect import SteadyEffect
 
 #: Why an environment that is significantly faster is not recommended: said of one, and of several.
 DISQUALIFICATION_TEXTS: Mapping[str, tuple[str, str]] = {
@@ -36,18 +49,19 @@ def reason(effect: Effect) -> str:
 
 def busy_machine(effects: Sequence[Effect], best: Effect | None, reference: str) -> str:
     """Return the start of a headline about CPU contention, '' without contention."""
-    there = [one for one in effects if one.contended.shares]
-    held = [one for one in there if one.withheld == Flag.CONTENDED]
-    told = best if best else max(held or there, key=lambda one: one.ratio or 0.0, default=None)
-    said = told_busy(told.contended, reference, told.environment) if told else ""
-    return said[:1].upper() + said[1:]
+    contended = [effect for effect in effects if effect.contended.shares]
+    withheld = [effect for effect in contended if effect.withheld == Flag.CONTENDED]
+    shown = best or max(withheld or contended, key=lambda effect: effect.ratio or 0.0, default=None)
+    text = told_busy(shown.contended, reference, shown.environment) if shown else ""
+    return text[:1].upper() + text[1:]
 
 
-def under_quota(found: tuple[float, float] | None) -> str:
+def under_quota(quota: tuple[float, float] | None) -> str:
     """Return the start of a headline about a CPU quota, '' if none throttled the trials."""
-    if found is None or found[1] <= _HELD_BACK:
+    if quota is None or quota[1] <= _HELD_BACK:
         return ""
-    return f"Measured under a CPU quota of {found[0]:g} CPUs, used up in {found[1]:.0%} of its periods. "
+    cpus, used_up = quota
+    return f"Measured under a CPU quota of {cpus:g} CPUs, used up in {used_up:.0%} of its periods. "
 
 
 def without_contention(effect: Effect) -> str:
@@ -60,21 +74,19 @@ def without_contention(effect: Effect) -> str:
 
 def explained(effects: Sequence[Effect], as_fast: str) -> str:
     """Return the largest effect that CPU contention can explain, as text; '' if no verdict is withheld for it."""
-    held = [one for one in effects if one.withheld == Flag.CONTENDED]
-    if not held:
+    withheld = [effect for effect in effects if effect.withheld == Flag.CONTENDED]
+    if not withheld:
         return ""
-    most = max(held, key=lambda one: abs(math.log(one.ratio or 1.0)))
-    more = f" (and {len(held) - 1} more)" if len(held) > 1 else ""
-    return (
-        f"{most.environment}{more} measured {format_ratio(most.ratio)} times {as_fast}, which the waiting can explain"
-    )
+    largest = max(withheld, key=lambda effect: abs(math.log(effect.ratio or 1.0)))
+    more = f" (and {len(withheld) - 1} more)" if len(withheld) > 1 else ""
+    measured = f"{largest.environment}{more} measured {format_ratio(largest.ratio)} times {as_fast}"
+    return f"{measured}, which the waiting can explain"
 
 
 def kept_undecided(effects: Sequence[Effect]) -> list[str]:
     """Return the environments whose interval is above 1, and whose verdict is withheld because of slow trials."""
-    return [
-        one.environment for one in effects if one.withheld == Flag.SLOW_TRIALS and one.low is not None and one.low > 1.0
-    ]
+    withheld = [effect for effect in effects if effect.withheld == Flag.SLOW_TRIALS]
+    return [effect.environment for effect in withheld if effect.low is not None and effect.low > 1.0]
 
 
 def control_doubt(control: Effect | None, best: Effect | None, gain: float, reference: str) -> str:
@@ -100,17 +112,8 @@ def correction(measured: str, gain: float, tested: int) -> str:
     expected = format_decided_ratio(gain)
     if measured.startswith(expected):
         return ""
-    who = (
-        f"The best of {tested} environments is partly lucky, so expect about"
-        if tested > 1
-        else "Allowing for luck, expect about"
-    )
-    return f" {who} {expected} rather than {measured}."
-
-
-def is_eligible_faster(effect: Effect) -> bool:
-    """Return whether an environment is faster and not disqualified; if not recommended, it left the race."""
-    return effect.verdict == "faster" and may_be_best(effect)
+    luck = f"The best of {tested} environments is partly lucky, so" if tested > 1 else "Allowing for luck,"
+    return f" {luck} expect about {expected} rather than {measured}."
 
 
 def is_faster_by_little(effect: Effect) -> bool:
@@ -118,20 +121,15 @@ def is_faster_by_little(effect: Effect) -> bool:
     return effect.verdict == "same" and effect.low is not None and effect.low > 1.0 and may_be_best(effect)
 
 
-def is_faster_with_flag(effect: Effect, flag: str) -> bool:
-    """Return whether an environment is faster and has this flag."""
-    return effect.verdict == "faster" and flag in effect.flags
-
-
 def barred(effects: Sequence[Effect]) -> list[str]:
     """Return why environments that are significantly faster are not recommended, one text a reason."""
+    faster = [effect for effect in effects if effect.verdict == "faster"]
     reasons = []
-    for flag, (one, several) in DISQUALIFICATION_TEXTS.items():
-        names = [effect.environment for effect in effects if is_faster_with_flag(effect, flag)]
+    for flag, (singular, plural) in DISQUALIFICATION_TEXTS.items():
+        names = [effect.environment for effect in faster if flag in effect.flags]
         if names:
-            reasons.append(f"{', '.join(names)} {one if len(names) == 1 else several}")
-    dropped = [effect.environment for effect in effects if is_eligible_faster(effect)]
-    if dropped:
+            reasons.append(f"{', '.join(names)} {singular if len(names) == 1 else plural}")
+    if dropped := [effect.environment for effect in faster if may_be_best(effect)]:
         was = "was" if len(dropped) == 1 else "were"
         reasons.append(f"{', '.join(dropped)} {was} dropped from the race, as another was surely better")
     return reasons
@@ -149,3 +147,107 @@ def recommendation_reason(choice: Choice, faster: str, margin: float) -> str:
 def percent_of(share: float) -> str:
     """Return '3 %', with one more digit unless it is a whole number of percent."""
     return f"{100 * share:.{0 if round(100 * share, 9).is_integer() else 1}f} %"
+
+
+class Answer(NamedTuple):
+    """The claim about the recommended environment, and its figures; the same of later steps if they are not its claim.
+
+    ``doubts`` are sentences on what weakens it.
+    """
+
+    claim: str
+    figures: str = ""
+    doubts: str = ""
+    later: str = ""
+    later_figures: str = ""
+
+
+def steady_gain(steady: SteadyEffect, effect: Effect, as_fast: str, trial: str = "first steps") -> Answer:
+    """Return how fast the recommended environment is; ``trial`` says which steps a trial has.
+
+    The claim is about the steady state if the environment is faster there, otherwise about its trials.
+    """
+    first_bounds, bounds = format_bounds(effect.low, effect.high), format_bounds(steady.low, steady.high)
+    blocks = format_count(effect.blocks, "block")
+    if steady.verdict == "faster":
+        figures = f"95 % CI {bounds}; {trial}: {format_ratio(effect.ratio)}, 95 % CI {first_bounds}, {blocks}"
+        return Answer(f"{format_decided_ratio(steady.ratio)} times {as_fast} in {steady.seconds} of its steps", figures)
+    later = f"it is about {as_fast}" if steady.verdict == "same" else "no gain is shown"
+    return Answer(
+        f"{format_speed_up(effect)} times {as_fast} in its {trial}",
+        f"95 % CI {first_bounds}, {blocks}",
+        later=f"In {steady.seconds} of each process, {later}",
+        later_figures=f"{format_ratio(steady.ratio)}, 95 % CI {bounds}",
+    )
+
+
+def only_at_first(effects: Mapping[str, tuple[Effect, SteadyEffect]], trial: str) -> str:
+    """Return which environments are faster in their trials and slower later, and so not recommended; '' if none."""
+    slower = {
+        f"{name} ({format_ratio(first.ratio)}, then {format_ratio(steady.ratio)})": steady.seconds
+        for name, (first, steady) in effects.items()
+        if first.verdict == "faster" and steady.verdict == "slower"
+    }
+    if not slower:
+        return ""
+    seconds, are = next(iter(slower.values())), "is" if len(slower) == 1 else "are"
+    return f"{list_names(list(slower))} {are} faster in the {trial}, but slower in {seconds} of them"
+
+
+def steady_note(
+    steady: Mapping[str, SteadyEffect], missing: Sequence[str], failed: Mapping[str, str], baseline: str
+) -> str:
+    """Return what the steady effects are of, which still changed, and which environments have none."""
+    if not steady:
+        return ""
+    groups = min(one.groups for one in steady.values())
+    seconds = next(iter(steady.values())).seconds
+    texts = [f"{seconds.capitalize()} were measured in {groups} of the blocks."]
+    if changing := [name for name, one in steady.items() if one.changes]:
+        texts.append(f"The effect of {list_names(changing)} over {baseline} still changed: a longer run may differ.")
+    texts += [f"{name} ended before: it {reason}." for name, reason in failed.items()]
+    if without := [name for name in missing if name not in failed]:
+        texts.append(f"First steps only: {list_names(without)}.")
+    return " ".join(texts)
+
+
+_DIGITS = 3
+
+
+def _figure(value: float, digits: int = _DIGITS) -> str:
+    """Return a number with all its digits: 0.180, not 0.18."""
+    return show_rate(value) if value >= 1000 else f"{value:#.{digits}g}".rstrip(".")
+
+
+def money_text(cost: Cost | None) -> str:
+    """Return the money."""
+    return NONE if cost is None or cost.money is None else _figure(cost.money)
+
+
+def interval_text(cost: Cost | None) -> str:
+    """Return the interval of the money, '' without one; a narrow one has enough digits to show its width."""
+    if cost is None or cost.low is None or cost.high is None:
+        return ""
+    ends = ("", "")
+    for digits in range(_DIGITS, _DIGITS + 4):
+        ends = _figure(cost.low, digits), _figure(cost.high, digits)
+        if ends[0] != ends[1]:
+            break
+    return " to ".join(ends)
+
+
+def energy_text(cost: Cost | None) -> str:
+    """Return the energy in joules, or that it is not readable."""
+    return "not readable" if cost is None or cost.energy_j is None else _figure(cost.energy_j)
+
+
+def cost_note(costs: Sequence[Cost]) -> str:
+    """Return what the costs of a table are for; '' without costs."""
+    if not costs:
+        return ""
+    cost = next((cost for cost in costs if cost.energy_j is not None), costs[0])
+    interval = ", with the interval of the speed-up" if any(cost.low is not None for cost in costs) else ""
+    energy = (
+        "not readable" if cost.energy_j is None else f"per {cost.energy_per}, of all {' and '.join(cost.energy_of)}"
+    )
+    return f"Cost: per {cost.per}, at {cost.price_per_h:g} per hour{interval}. Energy: {energy}."

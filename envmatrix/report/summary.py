@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from envmatrix.plan import Arm, Plan
+from envmatrix.plan import Plan
 from envmatrix.report.attribution import attributions, cumulative
 from envmatrix.report.formatting import format_confidence, list_numbers
 from envmatrix.report.group import Group, Row
 from envmatrix.report.headline import under_quota
-from envmatrix.report.tables.engines import engine_table
 from envmatrix.report.tables.operators import OperatorTable, operator_tables
 from envmatrix.report.tables.plain import PlainTable, own_table
 from envmatrix.report.tables.starts import start_table, start_warnings
-from envmatrix.report.tables.workloads import workload_table
+from envmatrix.report.tables.workloads import engine_table, workload_table
 from envmatrix.report.warning import RunWarning, one_per_cause
 from envmatrix.report.warnings import find_warnings
 from envmatrix.results import Run, RunFolder, Trial
 from envmatrix.stats.analysis import Analysis, estimate
-from envmatrix.stats.attribution.explanation import Explanation, explain
+from envmatrix.stats.attribution.explanation import explain
 from envmatrix.stats.attribution.main_effects import Attribution, CumulativeStep
 from envmatrix.stats.cost import CostReader
 from envmatrix.stats.inference.slow_phases import short_run_note
@@ -30,9 +29,9 @@ from envmatrix.stats.nodes import NodeReport, compare_nodes
 from envmatrix.stats.pairing import table_key
 from envmatrix.stats.quality.contention import quota_around
 from envmatrix.stats.quality.equal_work import unchecked, unstable_checks
-from envmatrix.stats.quality.slow_trials import SlowTrials, describe_slow_trials
+from envmatrix.stats.quality.slow_trials import describe_slow_trials
 from envmatrix.stats.selection import choose_best_set
-from envmatrix.stats.steady_state.effect import SteadyEffect, steady_effects, steps_of_trial
+from envmatrix.stats.steady_state.effect import steady_effects, steps_of_trial
 from envmatrix.stats.steady_state.startup import Start, first_seconds_note, starts
 from envmatrix.stats.stopping.racing import Race
 
@@ -141,52 +140,45 @@ class Summary:
     def _group_at_price(self, group: Group, price_per_h: float) -> Group:
         reader = CostReader.of(self.measured, price_per_h, (row.arm.name for row in group.all_rows))
 
-        def priced(row: Row) -> Row:
-            workload = row.arm.workload
-            metric = self.analysis.primary[workload]
-            return replace(row, cost=reader.cost(row.arm.name, row.effect, metric, self.run.workloads.get(workload)))
+        def priced(rows: Iterable[Row | None]) -> Iterator[Row]:
+            for row in filter(None, rows):
+                workload = row.arm.workload
+                metric, settings = self.analysis.primary[workload], self.run.workloads.get(workload)
+                yield replace(row, cost=reader.cost(row.arm.name, row.effect, metric, settings))
 
-        return replace(
-            group,
-            baseline=group.baseline and priced(group.baseline),
-            control=group.control and priced(group.control),
-            rows=tuple(map(priced, group.rows)),
-            alone=tuple(map(priced, group.alone)),
+        baseline, control = (next(priced([row]), None) for row in (group.baseline, group.control))
+        rows, alone = tuple(priced(group.rows)), tuple(priced(group.alone))
+        return replace(group, baseline=baseline, control=control, rows=rows, alone=alone)
+
+
+def _rows(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Row]:
+    """Yield the row of each arm."""
+    slow = describe_slow_trials(run.plan, measured, analysis.primary, analysis.slow)
+    why, steady = explain(run, measured, analysis), steady_effects(run.plan, measured, analysis)
+    for arm in run.plan.arms:
+        name, metric = arm.name, analysis.primary[arm.workload].name
+        facts, environment = measured.facts[name], run.environments.get(arm.runs)
+        yield Row(
+            arm=arm,
+            effect=analysis.find(name),
+            memory_effect=analysis.find(name, MEMORY.name),
+            value=measured.mean(name, metric),
+            median=measured.median(name, metric),
+            memory=measured.median(name, MEMORY.name),
+            outcomes=dict(facts.outcomes),
+            levels=environment.levels if environment else {},
+            description=environment.description if environment else "",
+            settings=environment.settings() if environment else (),
+            skipped=run.skipped.get(name, ""),
+            accuracy=measured.median(name, "accuracy"),
+            cv=measured.cv(name, metric),
+            disturbed=measured.median_contention(name),
+            slow=slow.get(name),
+            reference_value=run.design.reference_values.get(arm.environment, ""),
+            why=why.get(name),
+            steady=steady.get(name),
+            later_failed=next(iter(facts.later_failed), ""),
         )
-
-
-def _row(
-    arm: Arm,
-    run: Run,
-    measured: Measurements,
-    analysis: Analysis,
-    slow: Mapping[str, SlowTrials],
-    why: Explanation | None,
-    steady: SteadyEffect | None,
-) -> Row:
-    metric = analysis.primary[arm.workload]
-    entry = run.environments.get(arm.runs)
-    return Row(
-        arm=arm,
-        effect=analysis.find(arm.name),
-        memory_effect=analysis.find(arm.name, MEMORY.name),
-        value=measured.mean(arm.name, metric.name),
-        median=measured.median(arm.name, metric.name),
-        memory=measured.median(arm.name, MEMORY.name),
-        outcomes=dict(measured.facts[arm.name].outcomes),
-        levels=entry.levels if entry else {},
-        description=entry.description if entry else "",
-        settings=entry.settings() if entry else (),
-        skipped=run.skipped.get(arm.name, ""),
-        accuracy=measured.median(arm.name, "accuracy"),
-        cv=measured.cv(arm.name, metric.name),
-        disturbed=measured.median_contention(arm.name),
-        slow=slow.get(arm.name),
-        reference_value=run.design.reference_values.get(arm.environment, ""),
-        why=why,
-        steady=steady,
-        later_failed=next(iter(measured.facts[arm.name].later_failed), ""),
-    )
 
 
 def _best_first_key(row: Row) -> tuple[bool, float]:
@@ -201,50 +193,38 @@ def stand_in_data(measured: Measurements, arms: Iterable[str]) -> tuple[str, ...
 
 
 def _group(workload: str, engine: str, rows: list[Row], run: Run, measured: Measurements, analysis: Analysis) -> Group:
-    stand_in = stand_in_data(measured, (row.arm.name for row in rows))
     references = {row.arm.reference for row in rows}
     reference_rows = [row for row in rows if row.arm.name in references and not row.arm.is_control]
-    baseline = next(
-        (row for row in reference_rows if row.arm.reference is None), reference_rows[0] if reference_rows else None
-    )
+    baseline = next((row for row in reference_rows if row.arm.reference is None), next(iter(reference_rows), None))
     control = next((row for row in rows if row.arm.is_control), None)
     alone = tuple(row for row in rows if row.arm.is_alone)
     others = [row for row in rows if row not in (baseline, control, *alone)]
     steady = {row.arm.name: row.steady for row in others if row.steady}
-    choice = choose_best_set(analysis, measured, [row.arm for row in others], run.environments, steady)
-    metric, ranked = analysis.primary[workload], tuple(sorted(others, key=_best_first_key))
-    workload_entry = run.workloads.get(workload)
-    first_seconds = first_seconds_note(baseline.arm, measured, workload_entry) if baseline and workload_entry else ""
+    settings = run.workloads.get(workload)
     return Group(
         workload,
         engine,
-        metric,
+        analysis.primary[workload],
         baseline,
         control,
-        ranked,
-        alone,
-        stand_in,
-        choice,
-        unchecked(workload_entry, unstable_checks(measured, run.plan, workload)),
-        short_run_note(measured.apart),
-        first_seconds,
-        under_quota(quota_around(run, measured)),
-        run.plan.margin,
-        steps_of_trial(workload_entry),
+        rows=tuple(sorted(others, key=_best_first_key)),
+        alone=alone,
+        stand_in=stand_in_data(measured, (row.arm.name for row in rows)),
+        choice=choose_best_set(analysis, measured, [row.arm for row in others], run.environments, steady),
+        unchecked=unchecked(settings, unstable_checks(measured, run.plan, workload)),
+        short=short_run_note(measured.apart),
+        first=first_seconds_note(baseline.arm, measured, settings) if baseline and settings else "",
+        quota=under_quota(quota_around(run, measured)),
+        margin=run.plan.margin,
+        steps=steps_of_trial(settings),
     )
 
 
 def _groups(run: Run, measured: Measurements, analysis: Analysis) -> tuple[Group, ...]:
-    collected: dict[tuple[str, str], list[Row]] = {}
-    slow = describe_slow_trials(run.plan, measured, analysis.primary, analysis.slow)
-    why, steady = explain(run, measured, analysis), steady_effects(run.plan, measured, analysis)
-    for arm in run.plan.arms:
-        collected.setdefault(table_key(arm, run.plan), []).append(
-            _row(arm, run, measured, analysis, slow, why.get(arm.name), steady.get(arm.name))
-        )
-    return tuple(
-        _group(workload, engine, rows, run, measured, analysis) for (workload, engine), rows in collected.items()
-    )
+    tables: dict[tuple[str, str], list[Row]] = {}
+    for row in _rows(run, measured, analysis):
+        tables.setdefault(table_key(row.arm, run.plan), []).append(row)
+    return tuple(_group(*key, rows, run, measured, analysis) for key, rows in tables.items())
 
 
 def summarise_measurements(run: Run, measured: Measurements, looks: Iterable[Trial] = ()) -> Summary:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple, TypeAlias
 
 from envmatrix.plan import shown_name
+from envmatrix.results import Run
+from envmatrix.stats.analysis import Analysis
+from envmatrix.stats.measurements import Measurements
+
+#: What a check finds: (subject, text), and the remedy if it depends on the run.
+Findings: TypeAlias = Iterator[tuple[str, ...]]
 
 
 class WarningKind(str, Enum):
@@ -67,6 +74,19 @@ class RunWarning:
     def about(self) -> str:
         """The subject, as shown to people."""
         return ", ".join(self.names)
+
+
+class Check(NamedTuple):
+    """One check of a run: the kind of its warnings, and their remedy if it is always the same."""
+
+    kind: WarningKind
+    find: Callable[[Run, Measurements, Analysis], Findings]
+    remedy: str = ""
+
+    def warnings(self, run: Run, measured: Measurements, analysis: Analysis) -> Iterator[RunWarning]:
+        """Yield the warnings of this check."""
+        for subject, text, *remedy in self.find(run, measured, analysis):
+            yield RunWarning(self.kind, subject, text, *(remedy or [self.remedy]))
 
 
 def one_per_cause(warnings: Iterable[RunWarning], ending: str = "") -> tuple[RunWarning, ...]:

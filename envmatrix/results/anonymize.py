@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from envmatrix.errors import StoreError, Where
-from envmatrix.results.document_checks import first_mistake
+from envmatrix.errors import Where
+from envmatrix.results.document_checks import validated
 from envmatrix.system import project
 from envmatrix.system.atomic_files import read_json, write_whole
 from envmatrix.system.shared_files import exists
@@ -59,8 +59,7 @@ class Anonymizer:
         """Return a text without this machine's user folders; ``any_home`` also replaces home folders of other users."""
         if "/" not in value:
             return value
-        pattern = self._folder_and_home_pattern if any_home else self._folder_pattern
-        anonymized = pattern.sub(lambda match: self.folders.get(match[0], HOME), value)
+        anonymized = self._folder_patterns[any_home].sub(lambda match: self.folders.get(match[0], HOME), value)
         anonymized = self._user.sub(lambda match: match[1] + USER, anonymized) if self._user else anonymized
         return anonymized.replace(f"{HOME}/.cache/envmatrix", CACHE) if any_home else anonymized
 
@@ -90,12 +89,9 @@ class Anonymizer:
         assert isinstance(anonymized, dict)
         for rank in _rank_entries(anonymized):
             rank |= {key: self.host(name) for key in ("node", "host") if isinstance(name := rank.get(key), str)}
-        cleaned = {
-            key: _map_strings(anonymized[key], self._without_hosts)
-            for key in ("reason", "unproven")
-            if key in anonymized
-        }
-        return {**anonymized, **({} if node is None else {"node": shown_node}), **cleaned}
+        for key in {"reason", "unproven"} & anonymized.keys():
+            anonymized[key] = _map_strings(anonymized[key], self._without_hosts)
+        return anonymized if node is None else {**anonymized, "node": shown_node}
 
     def real(self, value: object) -> object:
         """Return a document with this machine's folders and user in place of the placeholders."""
@@ -135,18 +131,10 @@ class Anonymizer:
         return {**folders, **({USER: self.user} if self.user else {})}
 
     @cached_property
-    def _folder_pattern(self) -> re.Pattern[str]:
-        return self._pattern("")
-
-    @cached_property
-    def _folder_and_home_pattern(self) -> re.Pattern[str]:
-        return self._pattern(_ANY_HOME)
-
-    def _pattern(self, alternatives: str) -> re.Pattern[str]:
-        folder_patterns = [re.escape(folder) for folder in sorted(self.folders, key=len, reverse=True)]
-        return re.compile(
-            f"{_BEFORE}(?:{'|'.join([*folder_patterns, *filter(None, [alternatives])]) or '(?!)'}){_AFTER}"
-        )
+    def _folder_patterns(self) -> tuple[re.Pattern[str], re.Pattern[str]]:
+        """The pattern of this user's folders, and one that also matches the home folders of other users."""
+        own = "|".join(re.escape(folder) for folder in sorted(self.folders, key=len, reverse=True)) or "(?!)"
+        return re.compile(f"{_BEFORE}(?:{own}){_AFTER}"), re.compile(f"{_BEFORE}(?:{own}|{_ANY_HOME}){_AFTER}")
 
     @cached_property
     def _user(self) -> re.Pattern[str] | None:
@@ -167,12 +155,8 @@ def is_anonymous_host(name: str) -> bool:
 
 def local_anonymizer(matrix: Path | None = None, hosts: dict[str, str] | None = None) -> Anonymizer:
     """Return the anonymizer for this machine and user; ``matrix`` is the folder of the matrix."""
-    home = Path("~").expanduser()
-    folders_by_placeholder = {
-        CACHE: project.cache_folder(),
-        **({MATRIX: matrix.absolute()} if matrix else {}),
-        HOME: home,
-    }
+    matrix_folder = {MATRIX: matrix.absolute()} if matrix else {}
+    folders_by_placeholder = {CACHE: project.cache_folder(), **matrix_folder, HOME: Path("~").expanduser()}
     folders: dict[str, str] = {}
     for placeholder, folder in folders_by_placeholder.items():
         for path in (folder, folder.resolve()):
@@ -189,21 +173,12 @@ def read_anonymizer(file: Path) -> Anonymizer | None:
     """Read names.json and add the current folders of this machine; return None if the file does not exist."""
     if not exists(file):
         return None
-    try:
-        document = _Document.model_validate(read_json(file))
-    except ValidationError as error:
-        raise StoreError(
-            f"this is not a names.json that envmatrix wrote ({first_mistake(error)[1]})",
-            where=Where(file),
-            remedy="restore it from a copy; if the run is complete, you may remove it",
-        ) from error
-    local = local_anonymizer()
+    message = "this is not a names.json that envmatrix wrote ({})"
+    remedy = "restore it from a copy; if the run is complete, you may remove it"
+    document, local = validated(_Document, read_json(file), message, Where(file), remedy), local_anonymizer()
+    further_folders = {folder: name for folder, name in local.folders.items() if folder not in document.folders}
     hosts = None if document.hosts is None else dict(document.hosts)
-    return Anonymizer(
-        {**document.folders, **{k: v for k, v in local.folders.items() if k not in document.folders}},
-        document.user or local.user,
-        hosts,
-    )
+    return Anonymizer({**document.folders, **further_folders}, document.user or local.user, hosts)
 
 
 def _map_strings(value: object, change: Callable[[str], str]) -> object:

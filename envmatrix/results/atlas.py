@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from envmatrix.errors import InputError, StoreError, Where
 from envmatrix.results.anonymize import Anonymizer
-from envmatrix.results.document_checks import check_schema, first_mistake
+from envmatrix.results.document_checks import check_schema, validated
 from envmatrix.system.atomic_files import read_text, store_error, write_whole
 from envmatrix.system.json_text import parse_json
 from envmatrix.system.signature import ATLAS, sign_text, verify_signature
@@ -145,11 +145,7 @@ def read_entry(file: Path) -> AtlasEntry:
     document = check_schema(parse_json(text, file), file, _SCHEMA)
     if file.stem != f"run-{digest(text)}":
         raise StoreError("its content does not match its name: it was changed", where=Where(file), remedy=_REMEDY)
-    try:
-        return AtlasEntry.model_validate(document)
-    except ValidationError as error:
-        message = f"this is not an entry of an atlas ({first_mistake(error)[1]})"
-        raise StoreError(message, where=Where(file), remedy=_REMEDY) from error
+    return validated(AtlasEntry, document, "this is not an entry of an atlas ({})", Where(file), _REMEDY)
 
 
 def _verify_entry(file: Path, signers: Path) -> str:
@@ -158,14 +154,6 @@ def _verify_entry(file: Path, signers: Path) -> str:
         return _UNSIGNED
     text, signature = read_text(file), read_text(signature_file(file)).replace("\r\n", "\n")  # git may add them
     return verify_signature(f"{text.strip()}\n", signature.encode(), signers, file, ATLAS)
-
-
-def _blocks(effect: StoredEffect) -> int:
-    return effect.blocks
-
-
-def _steady_blocks(effect: StoredEffect) -> int:
-    return effect.steady.units if effect.steady else 0
 
 
 def read_entries(folder: Path, signers: Path | None = None) -> AtlasFiles:
@@ -185,8 +173,8 @@ def read_entries(folder: Path, signers: Path | None = None) -> AtlasFiles:
             continue
         if signers:
             signatures[file.name] = signed
-        blocks, steady = (sum(map(count, entry.effects)) for count in (_blocks, _steady_blocks))
-        rank = int(signed != _UNSIGNED), blocks, steady
+        blocks = sum(effect.blocks for effect in entry.effects)
+        rank = int(signed != _UNSIGNED), blocks, sum(effect.steady.units for effect in entry.effects if effect.steady)
         if entry.run not in runs or rank > runs[entry.run][0]:
             runs[entry.run] = rank, entry
     return AtlasFiles(tuple(entry for _, entry in runs.values()), tuple(errors), signatures)

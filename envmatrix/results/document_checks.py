@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from envmatrix.errors import InputError, StoreError, Where
 from envmatrix.system.validation_messages import validation_message
+
+Document = TypeVar("Document", bound=BaseModel)
 
 
 def check_schema(body: object, file: Path, newest: int, line: int = 1) -> dict[str, object]:
@@ -33,18 +36,25 @@ def check_schema(body: object, file: Path, newest: int, line: int = 1) -> dict[s
     return body
 
 
-def dotted_path(path: tuple[str | int, ...]) -> str:
-    """Return the path of a value in a document as text: arms[0].name."""
-    joined = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-    return joined.removeprefix(".")
+def validated(model: type[Document], body: object, message: str, where: Where, remedy: str, text: str = "") -> Document:
+    """Return a stored document as a ``model``. Raises StoreError with the first mistake at the {} of ``message``.
+
+    ``where`` is the document; with its ``text``, the error names the line and column of the mistake.
+    """
+    try:
+        return model.model_validate(body)
+    except ValidationError as error:
+        path, mistake = first_mistake(error)
+        where = locate_value(text, where.file, path) if text else where
+        raise StoreError(message.format(mistake), where=where, remedy=remedy) from error
 
 
 def first_mistake(error: ValidationError) -> tuple[tuple[str | int, ...], str]:
-    """Return the path of a document's first validation error and its message."""
+    """Return the path of a document's first validation error and its message, which begins with the path."""
     problem = error.errors(include_url=False, include_input=False)[0]
-    message = validation_message(problem)
-    value_path = tuple(part for part in problem["loc"] if part != "[key]")
-    return value_path, f"{dotted_path(value_path)}: {message}" if value_path else message
+    path, message = tuple(part for part in problem["loc"] if part != "[key]"), validation_message(problem)
+    joined = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return path, f"{joined.removeprefix('.')}: {message}" if path else message
 
 
 def locate_value(text: str, file: Path, path: tuple[str | int, ...]) -> Where:

@@ -12,12 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from envmatrix.errors import StoreError, Where
 from envmatrix.plan import Plan
 from envmatrix.results.anonymize import Anonymizer, local_anonymizer, read_anonymizer
-from envmatrix.results.document_checks import check_schema, first_mistake, locate_value
+from envmatrix.results.document_checks import check_schema, validated
 from envmatrix.results.plan_check import RejectedLine, RejectLine, planned_lines, raise_on_rejected
 from envmatrix.results.reading import LineReader
 from envmatrix.results.run import SCHEMA, Change, Run
@@ -84,33 +82,26 @@ class RunFolder:
         """Return the matrix as it was when the run began, as one text without includes."""
         if exists(self.matrix_file):
             return read_text(self.matrix_file)
-        raise StoreError(
-            "the matrix of this run is missing", where=Where(self.matrix_file), remedy="restore it from a copy"
-        )
+        remedy = "restore it from a copy"
+        raise StoreError("the matrix of this run is missing", where=Where(self.matrix_file), remedy=remedy)
 
     def lock(self) -> None:
         """Lock the folder until ``unlock`` or the end of this process; raise StoreError if another process has it."""
         if self._lock is not None:
             return
         try:
-            self._lock = self._acquire_lock()
-        except BlockingIOError as error:
-            raise StoreError(
-                "another envmatrix is writing to this run",
-                where=Where(self.path),
-                remedy="wait until it is finished",
-            ) from error
+            handle = os.open(self.path, os.O_RDONLY)
         except OSError as error:
             raise store_error(error, self.path) from error
-
-    def _acquire_lock(self) -> int:
-        handle = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except OSError as error:
             os.close(handle)
-            raise
-        return handle
+            if not isinstance(error, BlockingIOError):
+                raise store_error(error, self.path) from error
+            message, remedy = "another envmatrix is writing to this run", "wait until it is finished"
+            raise StoreError(message, where=Where(self.path), remedy=remedy) from error
+        self._lock = handle
 
     def is_written(self) -> bool:
         """Return whether a process has the folder locked for writing."""
@@ -186,7 +177,7 @@ class RunFolder:
 
         A line that does not match ``plan`` is passed to ``refuse``; without it, StoreError is raised.
         """
-        return planned_lines(plan, self._lines(), refuse or raise_on_rejected(self.trials_file))
+        return planned_lines(plan, _lines(self.trials_file), refuse or raise_on_rejected(self.trials_file))
 
     def readings(self, plan: Plan, refuse: RejectLine | None = None) -> Iterator[Reading | Trial]:
         """Yield the trials as ``trials`` does, for their figures alone: without raw step times, and much faster."""
@@ -196,23 +187,20 @@ class RunFolder:
 
     def looks(self, plan: Plan) -> Iterator[Trial]:
         """Yield the first steady-state run of each arm; skip a half-written last line."""
-        met: set[str] = set()
+        runs: dict[str, Trial] = {}
         arm_names = {arm.name for arm in plan.arms}
-        for number, line in read_whole_lines(self.looks_file):
-            trial = trial_from_line(line.decode(errors="replace"), self.looks_file, number)
+        for number, trial in enumerate(_lines(self.looks_file), 1):
             if trial.arm not in arm_names:
-                raise StoreError(
-                    f"this line is not a steady-state run of this run: there is no {trial.arm}",
-                    where=Where(self.looks_file, number),
-                    remedy="restore the file from a copy, or remove the line",
-                )
-            if trial.arm not in met:
-                met.add(trial.arm)
-                yield trial
+                message = f"this line is not a steady-state run of this run: there is no {trial.arm}"
+                where = Where(self.looks_file, number)
+                raise StoreError(message, where=where, remedy="restore the file from a copy, or remove the line")
+            runs.setdefault(trial.arm, trial)
+        yield from runs.values()
 
-    def _lines(self) -> Iterator[Trial]:
-        for number, line in read_whole_lines(self.trials_file):
-            yield trial_from_line(line.decode(errors="replace"), self.trials_file, number)
+
+def _lines(file: Path) -> Iterator[Trial]:
+    for number, line in read_whole_lines(file):
+        yield trial_from_line(line.decode(errors="replace"), file, number)
 
 
 def anonymize_line(names: Anonymizer, line: str) -> str:
@@ -225,26 +213,11 @@ def anonymize_line(names: Anonymizer, line: str) -> str:
 def parse_run(text: str, file: Path) -> Run:
     """Parse run.json; raise StoreError with the position if the schema is newer or the content invalid."""
     document = check_schema(parse_json(text, file), file, SCHEMA)
-    try:
-        return Run.model_validate(document)
-    except ValidationError as error:
-        path, message = first_mistake(error)
-        raise StoreError(
-            f"this is not a run.json that envmatrix wrote ({message})",
-            where=locate_value(text, file, path),
-            remedy="restore it from a copy",
-        ) from error
+    message = "this is not a run.json that envmatrix wrote ({})"
+    return validated(Run, document, message, Where(file), "restore it from a copy", text)
 
 
 def parse_change(line: str, file: Path, number: int) -> Change:
     """Parse one line of history.jsonl."""
-    try:
-        document = parse_json_line(line, file, number, _RESTORE)
-        return Change.model_validate(check_schema(document, file, SCHEMA, number))
-    except ValidationError as error:
-        message = first_mistake(error)[1]
-        raise StoreError(
-            f"this line is not a change of a run: {message}",
-            where=Where(file, number),
-            remedy=_RESTORE,
-        ) from error
+    document = check_schema(parse_json_line(line, file, number, _RESTORE), file, SCHEMA, number)
+    return validated(Change, document, "this line is not a change of a run: {}", Where(file, number), _RESTORE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -27,47 +27,35 @@ class RejectedLine:
 RejectLine = Callable[[RejectedLine], None]
 
 
-class _Expected:
-    """The trials of a plan, each expected once; the order of a block is computed at its first line."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._blocks: dict[int, tuple[list[Arm], array[int]]] = {}
-
-    def rejection_reason(self, trial: TrialFacts, number: int) -> str:
-        """Return why line ``number`` must not count, or '' if it may."""
-        if not 0 <= trial.block < self._plan.max_blocks:
-            return f"block {trial.block} is not in the plan, which has {self._plan.max_blocks} blocks"
-        order, met = self._blocks.get(trial.block) or self._add_block(trial.block)
-        if not 0 <= trial.position < len(order):
-            return f"position {trial.position} is not in the plan: a block has {len(order)} positions"
-        name = trial_name(trial.block, trial.position)
-        if trial.trial != name:
-            return f"the plan has {name} at position {trial.position} of block {trial.block}, not {trial.trial!r}"
-        arm = order[trial.position]
-        if (arm.environment, arm.workload, arm.engine) != (trial.environment, trial.workload, trial.engine):
-            return f"the plan has {arm.name} for {name}, not {trial.arm}"
-        if met[trial.position]:
-            return f"{name} is already in line {met[trial.position]}"
-        met[trial.position] = number
-        return ""
-
-    def _add_block(self, index: int) -> tuple[list[Arm], array[int]]:
-        """Return the arms of a block in their order, and the line of each (0: not met yet)."""
-        order = self._plan.order(index)
-        block = self._blocks[index] = order, array("q", bytes(8 * len(order)))
-        return block
-
-
 def planned_lines(plan: Plan, lines: Iterable[Line], refuse: RejectLine) -> Iterator[Line]:
     """Yield the trials of ``lines`` that are in the plan, and pass the others to ``refuse``; the first is line 1."""
-    expected = _Expected(plan)
+    blocks: dict[int, tuple[list[Arm], array[int]]] = {}  # the arms of a block in their order, and the line of each
     for number, trial in enumerate(lines, 1):
-        reason = expected.rejection_reason(trial, number)
-        if reason:
-            refuse(RejectedLine(number, reason))
-        else:
+        block = blocks.get(trial.block)
+        if block is None and 0 <= trial.block < plan.max_blocks:
+            order = plan.order(trial.block)
+            block = blocks[trial.block] = order, array("q", bytes(8 * len(order)))
+        if block is None:
+            reason = f"block {trial.block} is not in the plan, which has {plan.max_blocks} blocks"
+        elif not (reason := _rejection_reason(trial, *block)):
+            block[1][trial.position] = number
             yield trial
+            continue
+        refuse(RejectedLine(number, reason))
+
+
+def _rejection_reason(trial: TrialFacts, order: Sequence[Arm], seen_lines: Sequence[int]) -> str:
+    """Return why a trial of a block must not count, or '' if it may; ``seen_lines`` are 0 if not seen yet."""
+    if not 0 <= trial.position < len(order):
+        return f"position {trial.position} is not in the plan: a block has {len(order)} positions"
+    name = trial_name(trial.block, trial.position)
+    if trial.trial != name:
+        return f"the plan has {name} at position {trial.position} of block {trial.block}, not {trial.trial!r}"
+    arm = order[trial.position]
+    if (arm.environment, arm.workload, arm.engine) != (trial.environment, trial.workload, trial.engine):
+        return f"the plan has {arm.name} for {name}, not {trial.arm}"
+    line = seen_lines[trial.position]
+    return f"{name} is already in line {line}" if line else ""
 
 
 def raise_on_rejected(file: Path) -> RejectLine:

@@ -116,8 +116,6 @@ def _rewrite_line(line: bytes, change: _Change, file: Path, number: int) -> byte
         new_document = change(cast("dict[str, object]", document))
     except (ValueError, RecursionError, AttributeError) as error:
         raise StoreError(f"this line is damaged: {error}", where=Where(file, number, 1), remedy=_RESTORE) from error
-    return (
-        line
-        if new_document == document
-        else without_userinfo(json.dumps(new_document, separators=(",", ":"))).encode() + b"\n"
-    )
+    if new_document == document:
+        return line
+    return without_userinfo(json.dumps(new_document, separators=(",", ":"))).encode() + b"\n"

@@ -38,7 +38,6 @@ class Change(BaseModel):
 
     ``looked`` is the number of blocks at an interim analysis that no earlier line records. Fields that are None did not
     change. ``launcher_options`` are all options valid from then on. ``was`` contains the previous values, for display.
-    ``files`` contains digests of images ('image@engine') that had none before.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -51,36 +50,30 @@ class Change(BaseModel):
     max_blocks: int | None = Field(default=None, ge=1, description="blocks at most, for the whole run")
     launcher_options: LauncherOptions | None = None
     looked: int | None = Field(default=None, ge=1, description="blocks that could be read by then")
-    files: Mapping[str, str] = Field(default_factory=dict, description="files_digest of images that had none")
     was: Mapping[str, str] = Field(default_factory=dict)
     command: tuple[str, ...] = ()
 
     @property
     def what(self) -> str:
         """The kind of change: ``resumed``, or ``read`` if nothing was changed."""
-        return "resumed" if self._changed_limits() or self.launcher_options is not None or self.files else "read"
+        return "resumed" if self.changed_limits or self.launcher_options is not None else "read"
 
     def text(self) -> str:
         """Return the change as text: ``2026-11-21T10:00:00+00:00: budget 300 to 600 (envmatrix 0.1.0)``."""
-        changes: dict[str, float | LauncherOptions] = dict(self._changed_limits())
+        changes: dict[str, float | LauncherOptions] = dict(self.changed_limits)
         if self.launcher_options is not None:
             changes["launcher_options"] = self.launcher_options
         descriptions = [
             f"{name} {self.was.get(name, 'unknown')} to {value_text(value)}" for name, value in changes.items()
         ]
         descriptions = descriptions if self.looked is None else [f"after {self.looked} blocks", *descriptions]
-        descriptions += [
-            f"{image} must keep its files from now on (earlier trials may have used others)" for image in self.files
-        ]
         return f"{self.at}: {', '.join(descriptions)} (envmatrix {self.envmatrix})"
 
-    def _changed_limits(self) -> dict[str, float]:
+    @property
+    def changed_limits(self) -> dict[str, float]:
+        """The limits of the design that changed, by name."""
         limits = {"budget": self.budget, "target": self.target, "max_blocks": self.max_blocks}
         return {name: value for name, value in limits.items() if value is not None}
-
-    def laid_over(self, design: Design) -> Design:
-        """Return the design with this change applied."""
-        return design.model_copy(update=self._changed_limits())
 
 
 class SideOf(BaseModel):
@@ -120,7 +113,7 @@ class Run(BaseModel):
     environments: Mapping[str, Environment]
     workloads: Workloads
     programs: Mapping[str, Mapping[str, str]] = Field(default_factory=dict)
-    libraries: tuple[Library, ...] | None = None
+    libraries: tuple[Library, ...] = ()
     images: Mapping[str, Mapping[str, str]] = Field(default_factory=dict)
     skipped: Mapping[str, str] = Field(default_factory=dict)
     sides: Mapping[str, SideOf] = Field(default_factory=dict)
@@ -168,13 +161,9 @@ class Run(BaseModel):
         if twice:
             msg = f"{', '.join(twice)} is listed more than once"
             raise ValueError(msg)
-        for arm in arms:
-            expected_name = arm_name(arm.environment, arm.workload, arm.engine)
-            if arm.name != expected_name or (arm.reference is not None and arm.reference not in names):
-                msg = (
-                    f"{arm.name} does not fit the plan: its trials would be {expected_name}, compared with "
-                    f"{arm.reference}"
-                )
+        for arm, name in zip(arms, names, strict=True):
+            if arm.name != name or (arm.reference is not None and arm.reference not in names):
+                msg = f"{arm.name} does not fit the plan: its trials would be {name}, compared with {arm.reference}"
                 raise ValueError(msg)
         return arms
 
@@ -192,10 +181,7 @@ class Run(BaseModel):
     def changed(self, changes: Iterable[Change]) -> Run:
         """Return the run with further changes applied."""
         design, options, history = self.design, self.launcher_options, (*self.history, *changes)
-        images = dict(self.images)
         for change in history[len(self.history) :]:
-            design = change.laid_over(design)
+            design = design.model_copy(update=change.changed_limits)
             options = options if change.launcher_options is None else change.launcher_options
-            images |= {name: {**images.get(name, {}), "files_digest": files} for name, files in change.files.items()}
-        current = {"design": design, "launcher_options": options, "images": images, "history": history}
-        return self.model_copy(update=current)
+        return self.model_copy(update={"design": design, "launcher_options": options, "history": history})

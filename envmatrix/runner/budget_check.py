@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
-from envmatrix.matrix.model import Workload
 from envmatrix.plan import shown_name
 from envmatrix.plan.steady_state_runs import BUDGET_SHARE, FULL_RUN_S, START_S, reserve_s
 from envmatrix.report.formatting import format_count
@@ -112,20 +110,21 @@ class FirstBlockCheck:
         workload = self._experiment.run.workloads[trial.workload]
         if trial.outcome != "failed" or not workload.command:
             return []
-        log = self._experiment.folder.logs / f"{trial.trial}.log"
-        sources = _source_paths(workload, self._experiment.run.programs.get(trial.workload, {}))
-        runs = next(arm.runs for arm in self._experiment.plan.arms if arm.name == trial.arm)
-        image, output = self._experiment.run.environments[runs].image, "\n".join(log_tail(log, 50))
-        is_of_program = self._experiment.run.is_of_program
-        folder = Path(workload.files or "")
+        run, folder = self._experiment.run, Path(workload.files or "")
+        sources = [folder / name for name in run.programs.get(trial.workload, {})]
+        arm = next(arm for arm in self._experiment.plan.arms if arm.name == trial.arm)
+        image = run.environments[arm.runs].image
+        output = "\n".join(log_tail(self._experiment.folder.logs / f"{trial.trial}.log", 50))
+        by_option = run.is_of_program
+        module = (
+            missing_module_hint(image, output, folder) if by_option else missing_module_text(workload, image, output)
+        )
         lines = (
-            missing_module_hint(image, output, folder)
-            if is_of_program
-            else missing_module_text(workload, image, output),
+            module,
             keyboard_hint(output),
             crowd_hint(output),
             outside_path_hint(workload, output),
-            dropped_variables_hint(workload, sources, output, by_option=is_of_program),
+            dropped_variables_hint(workload, sources, output, by_option=by_option),
         )
         return [line for line in lines if line]
 
@@ -193,7 +192,3 @@ def first_table_text(budget_s: float, blocks: int, trial_s: float, arms: int, wi
 def _budget_with_steady_runs(blocks_s: float, looks: int) -> float:
     """Return the budget that leaves ``blocks_s`` after the reserve for steady-state runs."""
     return min(blocks_s / (1 - BUDGET_SHARE), blocks_s + looks * (FULL_RUN_S + START_S))
-
-
-def _source_paths(workload: Workload, files: Mapping[str, str]) -> list[Path]:
-    return [Path(workload.files or "") / name for name in files]

@@ -122,9 +122,7 @@ def _resume_loop(make_loop: Callable[[], _Loop], folder: RunFolder, progress: Pr
         f"set aside {format_count(len(incomplete_trials), 'trial')}, interleaved with trials that were "
         "not recorded: they all run again"
     )
-    loop = make_loop()
-    _count_recorded_trials(loop, folder, progress)
-    return loop
+    return _resume_loop(make_loop, folder, progress)
 
 
 def _count_recorded_trials(loop: _Loop, folder: RunFolder, progress: ProgressCallback) -> None:
@@ -364,10 +362,6 @@ class _Loop:
     def run(self, slot: Slot) -> Trial:
         """Run one slot on this machine."""
         return run_with_rebuild(self.experiment, slot, self.progress)
-
-    def groups(self, block: list[Slot]) -> list[list[Slot]]:
-        """Split a block into groups that run together."""
-        return self.groups_of.of(block)
 
     def run_group(self, group: list[Slot]) -> Iterator[Trial]:
         """Run the trials of a group on this machine."""

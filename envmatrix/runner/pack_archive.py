@@ -24,7 +24,6 @@ from envmatrix.runner.pack_manifest import (
     Manifest,
     is_safe,
     read_manifest,
-    sha256_of,
 )
 from envmatrix.system.atomic_files import named_file, store_error
 from envmatrix.system.regular_files import open_regular
@@ -35,10 +34,15 @@ _CHUNK_BYTES = 2**20
 Content = Path | bytes
 
 
+def content_size(content: Content) -> int:
+    """Return the size of a file's content, in bytes."""
+    return len(content) if isinstance(content, bytes) else content.stat().st_size
+
+
 def make_entry(content: Content) -> Entry:
     """Return the size and digest of a file's content."""
     if isinstance(content, bytes):
-        return Entry(sha256_of(content), len(content))
+        return Entry(hashlib.sha256(content).hexdigest(), len(content))
     try:
         return Entry(file_digest(content), content.stat().st_size)
     except OSError as error:
@@ -91,13 +95,8 @@ def write_archive(path: Path, manifest: Manifest, contents: Mapping[str, Content
 
 def _add(tar: tarfile.TarFile, name: str, content: Content) -> None:
     information = tarfile.TarInfo(name)
-    information.mode = 0o644
-    if isinstance(content, bytes):
-        information.size = len(content)
-        tar.addfile(information, io.BytesIO(content))
-        return
-    information.size = content.stat().st_size
-    with open_regular(content) as file:
+    information.mode, information.size = 0o644, content_size(content)
+    with io.BytesIO(content) if isinstance(content, bytes) else open_regular(content) as file:
         tar.addfile(information, file)
 
 
@@ -147,7 +146,7 @@ def unpack(archive: Path, into: Path) -> tuple[Manifest, str, bytes | None]:
             if information.name == SIGNATURE_FILE and signature is None:
                 signature = stream.read(_CHUNK_BYTES)
             elif information.name in expected:
-                _copy(stream, into / information.name, expected.pop(information.name), archive, information.name)
+                _copy(stream, into / information.name, information, expected.pop(information.name), archive)
             else:
                 raise _tampered_error(archive, f"{information.name} is not in its manifest, or occurs twice")
     if expected:
@@ -162,30 +161,25 @@ def _read_manifest_text(tar: tarfile.TarFile, members: Iterator[tarfile.TarInfo]
     return _open_member(tar, first_member, archive).read().decode(errors="replace")
 
 
-def _copy(stream: IO[bytes], target: Path, entry: Entry, archive: Path, name: str) -> None:
-    """Copy one file, stop at the size in its manifest entry, and compare the digest."""
-    total, size = hashlib.sha256(), 0
+def _copy(stream: IO[bytes], target: Path, information: tarfile.TarInfo, entry: Entry, archive: Path) -> None:
+    """Copy one file that is not longer than its manifest entry says, and compare the digest."""
+    if information.size > entry.size:
+        raise _tampered_error(archive, f"{information.name} is longer than its manifest says")
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("wb") as file:
-        while piece := stream.read(_CHUNK_BYTES):
-            size += len(piece)
-            if size > entry.size:
-                raise _tampered_error(archive, f"{name} is longer than its manifest says")
-            total.update(piece)
-            file.write(piece)
-    if size != entry.size or total.hexdigest() != entry.sha256:
-        raise _tampered_error(archive, f"{name} does not match its manifest")
+        shutil.copyfileobj(stream, writer := _HashingWriter(file), _CHUNK_BYTES)
+    if (writer.entry.sha256, writer.entry.size) != (entry.sha256, entry.size):
+        raise _tampered_error(archive, f"{information.name} does not match its manifest")
     if entry.executable:
         target.chmod(target.stat().st_mode | 0o100)
-    os.utime(
-        target, (int(SOURCE_DATE_EPOCH), int(SOURCE_DATE_EPOCH))
-    )  # fixed mtime: an image unpacked again keeps the stamp of its first unpacking
+    # An image unpacked again keeps the stamp of its first unpacking.
+    os.utime(target, (int(SOURCE_DATE_EPOCH), int(SOURCE_DATE_EPOCH)))
 
 
 def _check_room(manifest: Manifest, into: Path, archive: Path) -> None:
     """Refuse an archive that unpacks to more than the free disk space: compressed zeros could fill any disk."""
     needed_bytes, free_bytes = sum(entry.size for entry in manifest.files.values()), shutil.disk_usage(into.parent).free
-    if min((entry.size for entry in manifest.files.values()), default=0) < 0 or needed_bytes > free_bytes:
+    if needed_bytes > free_bytes:
         raise StoreError(
             f"not enough space: its contents need {needed_bytes / 2**20:.0f} MiB, and "
             f"{free_bytes / 2**20:.0f} MiB are free",

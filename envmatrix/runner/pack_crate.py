@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from urllib.parse import quote
 
 from envmatrix.results import Run
-from envmatrix.runner.pack_archive import Content, make_entry
+from envmatrix.runner.pack_archive import Content, content_size
 from envmatrix.runner.pack_manifest import MANIFEST_FILE
 from envmatrix.version import __version__
 
@@ -84,7 +84,7 @@ def _entities(run: Run, contents: Mapping[str, Content]) -> Iterator[dict[str, o
         yield {
             **_reference(name),
             "@type": "File",
-            "contentSize": str(make_entry(contents[name]).size),
+            "contentSize": str(content_size(contents[name])),
             **name_field,
             **_format(name),
         }

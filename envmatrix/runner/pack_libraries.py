@@ -28,14 +28,14 @@ def library_contents(run: Run, locks: Locks, progress: ProgressCallback) -> tupl
 
     Locks are those that the project's own folder lacks. Also return what cannot be packed, each as a sentence.
     """
-    house, wanted = Wheelhouse(locks.cache), {key for env in run.environments.values() for key, _ in env.preload}
+    wheelhouse, keys = Wheelhouse(locks.cache), {key for env in run.environments.values() for key, _ in env.preload}
     contents: dict[str, Content] = {}
     sections: dict[Path, list[Section]] = {}
     left_out: list[str] = []
-    for library in (one for one in run.libraries or () if one.key in wanted):
+    for library in (one for one in run.libraries or () if one.key in keys):
         pinned = _pinned_sections(library, locks, progress)
         pins = [pin for section in pinned.values() for pin in section.packages]
-        files = {pin.sha256: file for pin in pins if (file := house.held(pin))}
+        files = {pin.sha256: file for pin in pins if (file := wheelhouse.held(pin))}
         if len(files) < len(pins) or not pins:
             left_out.append(f"library {library.key} is not packed: this machine uses a copy that no lock pins")
             continue
@@ -52,8 +52,8 @@ def _pinned_sections(library: Library, locks: Locks, progress: ProgressCallback)
     """Return a library's sections by the committed lock that each belongs to, even if it is in the cache; {}: none."""
     python = cached_python(locks.cache, None)
     try:
-        found = [section for _, section in locks.library_locks(library, python, progress)]
-        return {locks.debian_file() if _is_debian(one) else locks.wheels_file(python): one for one in found}
+        sections = [section for _, section in locks.library_locks(library, python)]
+        return {locks.debian_file() if _is_debian(one) else locks.wheels_file(python): one for one in sections}
     except EnvmatrixError as error:
         progress(f"library {library.key}: {error.message}")
         return {}
@@ -79,15 +79,13 @@ def add_packed_libraries(folder: Path, house: Wheelhouse) -> None:
                 house.add(Path(shutil.copy2(file, scratch)), pin, file)
 
 
-def mount_libraries(
-    prepared: Prepared, libraries: Iterable[Library], locks: Locks, progress: ProgressCallback
-) -> Prepared:
+def mount_libraries(prepared: Prepared, libraries: Iterable[Library], locks: Locks) -> Prepared:
     """Return a packed image with the libraries that were mounted into it mounted from this machine's folders."""
-    wanted = [library for library in libraries if f"{LIBRARIES}/{library.key}" in prepared.mounted]
-    if not wanted:
+    mounted = [library for library in libraries if f"{LIBRARIES}/{library.key}" in prepared.mounted]
+    if not mounted:
         return prepared
     image = Image(prepared.image)
-    built = LibraryBuilder(locks.cache, locks, cached_python(locks.cache, None), progress).build(wanted, image)
+    built = LibraryBuilder(locks, cached_python(locks.cache, None)).build(mounted, image)
     return replace(
         prepared,
         libraries={key: inside for key, inside in prepared.libraries.items() if key in built.folders},

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from envmatrix.errors import StoreError, Where, where_in
 from envmatrix.system.json_text import json_error
+from envmatrix.system.validation_messages import validation_message
 
 SCHEMA = 1
 MANIFEST_FILE = "manifest.json"
@@ -21,12 +24,8 @@ class Entry:
     """One file of a pack; ``executable`` marks a file of a user's program that can be started."""
 
     sha256: str
-    size: int
+    size: Annotated[int, Field(alias="bytes", ge=0)]
     executable: bool = False
-
-    def to_json(self) -> dict[str, object]:
-        """Return the file's entry as JSON."""
-        return {"sha256": self.sha256, "bytes": self.size, **({"executable": True} if self.executable else {})}
 
 
 @dataclass(frozen=True)
@@ -45,17 +44,13 @@ class Manifest:
 
     def text(self) -> str:
         """Return the manifest as JSON text; equal contents give equal text."""
-        files = {name: entry.to_json() for name, entry in sorted(self.files.items())}
-        body = {
-            "schema": SCHEMA,
-            "run": self.run,
-            "created": self.created,
-            "envmatrix": self.envmatrix,
-            "images": {key: dict(value) for key, value in sorted(self.images.items())},
-            **({"left_out": list(self.left_out)} if self.left_out else {}),
-            "files": files,
-        }
-        return json.dumps(body, indent=1) + "\n"
+        body = _MANIFEST.dump_python(self, by_alias=True, exclude_defaults=True)
+        head = {"schema": SCHEMA, "run": self.run, "created": self.created, "envmatrix": self.envmatrix}
+        images, files = (dict(sorted(body.pop(key, {}).items())) for key in ("images", "files"))
+        return json.dumps({**head, "images": images, **body, "files": files}, indent=1) + "\n"
+
+
+_MANIFEST = TypeAdapter(Manifest)
 
 
 def read_manifest(text: str, archive: Path) -> Manifest:
@@ -67,39 +62,29 @@ def read_manifest(text: str, archive: Path) -> Manifest:
         location = where_in(Path(MANIFEST_FILE), text, position)
         raise _manifest_error(archive, f"{location}: not valid JSON: {message}") from error
     schema = body.get("schema") if isinstance(body, dict) else None
-    if isinstance(schema, int) and not isinstance(schema, bool) and schema > SCHEMA:
+    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
+        raise _manifest_error(archive, f"{MANIFEST_FILE} has no schema number")
+    if schema > SCHEMA:
         raise StoreError(
             f"this pack has schema {schema}, newer than this envmatrix supports ({SCHEMA})",
             where=Where(archive),
             remedy="upgrade envmatrix; the archive was not changed",
         )
-    if not isinstance(schema, int) or schema < 1:
-        raise _manifest_error(archive, f"{MANIFEST_FILE} has no schema number")
     try:
-        files = {name: _entry(item) for name, item in body["files"].items()}
-        images = {key: {k: str(v) for k, v in value.items()} for key, value in body.get("images", {}).items()}
-        manifest = Manifest(
-            str(body["run"]),
-            str(body["created"]),
-            str(body.get("envmatrix", "")),
-            files,
-            images,
-            tuple(map(str, body.get("left_out", ()))),
-        )
-    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
-        raise _manifest_error(archive, f"{MANIFEST_FILE} is not a manifest written by envmatrix ({error})") from error
-    unsafe_name = next((name for name in files if not is_safe(name)), None)
+        manifest = _MANIFEST.validate_python({"envmatrix": "", **body})
+    except ValidationError as error:
+        problem = error.errors()[0]
+        place = ".".join(map(str, problem["loc"]))
+        message = f"{MANIFEST_FILE} is not a manifest written by envmatrix ({place}: {validation_message(problem)})"
+        raise _manifest_error(archive, message) from error
+    unsafe_name = next((name for name in manifest.files if not is_safe(name)), None)
     if unsafe_name is not None:
         raise _manifest_error(archive, f"{unsafe_name!r} would be written outside the folder")
-    packed = [bits["file"] for bits in images.values() if "file" in bits]
-    missing_name = next((name for name in packed if name not in files), None)
+    packed = [bits["file"] for bits in manifest.images.values() if "file" in bits]
+    missing_name = next((name for name in packed if name not in manifest.files), None)
     if missing_name is not None:
         raise _manifest_error(archive, f"image {missing_name!r} is not among its files")
     return manifest
-
-
-def _entry(item: Mapping[str, object]) -> Entry:
-    return Entry(str(item["sha256"]), int(str(item["bytes"])), item.get("executable") is True)
 
 
 def is_safe(name: str) -> bool:
@@ -111,11 +96,6 @@ def is_safe(name: str) -> bool:
 
 def _manifest_error(archive: Path, message: str) -> StoreError:
     return StoreError(message, where=Where(archive), remedy="get the archive again; nothing was extracted")
-
-
-def sha256_of(data: bytes) -> str:
-    """Return the sha256 of ``data`` in hex."""
-    return hashlib.sha256(data).hexdigest()
 
 
 def manifest_summary(manifest: Manifest) -> dict[str, object]:

@@ -68,18 +68,14 @@ def not_packed_texts(run: Run, packed: Mapping[str, Content]) -> list[str]:
 
 
 def _requirement_texts(run: Run) -> Iterator[str]:
+    machine, images = "the machine that reproduces the run", [entry.image for entry in run.environments.values()]
     for python in sorted(_required_interpreters(run)):
-        yield (
-            f"interpreter {python} is not packed: install it, with its packages, on the machine that reproduces the run"
-        )
-
-    for name in sorted({name for entry in run.environments.values() for name in entry.image.modules}):
-        yield f"module {name} is not packed: the machine that reproduces the run must provide it"
-
+        yield f"interpreter {python} is not packed: install it, with its packages, on {machine}"
+    for name in sorted({name for image in images for name in image.modules}):
+        yield f"module {name} is not packed: {machine} must provide it"
     for path in sorted(_own_libraries(run)):
-        yield f"library {path} is not packed: the machine that reproduces the run must have it at that path"
-
-    for names in sorted({entry.image.conda for entry in run.environments.values()} - {()}):
+        yield f"library {path} is not packed: {machine} must have it at that path"
+    for names in sorted({image.conda for image in images} - {()}):
         yield f"the conda packages {', '.join(names)} are not packed: `envmatrix reproduce` solves them again"
 
 
@@ -107,12 +103,9 @@ def _unpacked_program_texts(run: Run, name: str, packed: Mapping[str, Content]) 
     packed_names = {PurePosixPath(file).parts[0] for file in run.programs.get(name, {})}
     other_entries = sorted(set(_entries(Path(workload.files or ""))) - packed_names - {"__pycache__"})
     if other_entries:
-        listed = ", ".join(other_entries[:4]) + (
-            f" and {len(other_entries) - 4} more" if len(other_entries) > 4 else ""
-        )
-        yield (
-            f"workload {name!r}: not packed from its folder: {listed} (neither Python files nor named by its command)"
-        )
+        more = f" and {len(other_entries) - 4} more" if len(other_entries) > 4 else ""
+        reason = "neither Python files nor named by its command"
+        yield f"workload {name!r}: not packed from its folder: {', '.join(other_entries[:4])}{more} ({reason})"
 
 
 def _entries(folder: Path) -> list[str]:
@@ -126,10 +119,14 @@ def outside_words(workload: Workload) -> list[str]:
 
 def use_packed_programs(matrix: Matrix, folder: Path) -> Matrix:
     """Return the matrix of a pack unpacked into ``folder``, with its workloads pointing to the packed programs."""
+    folders = {name: folder / PROGRAM_FOLDER / name for name, one in matrix.workloads.items() if one.command}
+    return _with_folders(matrix, {name: program for name, program in folders.items() if program.is_dir()})
+
+
+def _with_folders(matrix: Matrix, folders: Mapping[str, Path]) -> Matrix:
     workloads = {
-        name: workload.model_copy(update={"files": str((folder / PROGRAM_FOLDER / name).resolve())})
-        for name, workload in matrix.workloads.items()
-        if workload.command and (folder / PROGRAM_FOLDER / name).is_dir()
+        name: matrix.workloads[name].model_copy(update={"files": str(folder.resolve())})
+        for name, folder in folders.items()
     }
     return matrix.model_copy(update={"workloads": {**matrix.workloads, **workloads}})
 
@@ -143,11 +140,7 @@ def use_local_programs(matrix: Matrix, run: Run, folders: Mapping[str, Path]) ->
             )
         if not folder.is_dir():
             raise InputError(f"folder {folder} for the program of workload {name!r} does not exist")
-    workloads = {
-        name: matrix.workloads[name].model_copy(update={"files": str(folder.resolve())})
-        for name, folder in folders.items()
-    }
-    return matrix.model_copy(update={"workloads": {**matrix.workloads, **workloads}})
+    return _with_folders(matrix, folders)
 
 
 def _program_names(run: Run) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envmatrix.build.cache import Cache, file_digest, remove_tree
@@ -20,7 +20,6 @@ from envmatrix.matrix.parse import parse
 from envmatrix.plan.environment import all_libraries
 from envmatrix.results import Run, RunFolder
 from envmatrix.results.anonymize import local_anonymizer
-from envmatrix.results.run import LauncherOptions
 from envmatrix.runner.pack_archive import unpack
 from envmatrix.runner.pack_images import image_files, load_packed_images
 from envmatrix.runner.pack_libraries import add_packed_libraries, mount_libraries
@@ -36,9 +35,10 @@ from envmatrix.system.signature import PACK, verify_signature
 from envmatrix.trials.comparison_sides import Side
 from envmatrix.trials.experiment import Experiment, create_experiment
 from envmatrix.trials.images import build_places
+from envmatrix.trials.new_run import NewRun
 
 #: Finds the machine that the trials of a design will run on (None: this one).
-HostFinder = Callable[[Matrix, Design, tuple[str, ...], LauncherOptions], Host | None]
+HostFinder = Callable[[Matrix, Design, tuple[str, ...], NewRun], Host | None]
 
 
 @dataclass(frozen=True)
@@ -73,22 +73,14 @@ def open_pack(archive: Path, into: Path, signers: Path | None) -> OpenedPack:
 
 
 def begin_packed_run(
-    pack: OpenedPack,
-    results: Path,
-    progress: ProgressCallback,
-    place: HostFinder,
-    *,
-    launcher: str,
-    asked: LauncherOptions,
-    rebuild: bool,
-    programs: Mapping[str, Path],
+    pack: OpenedPack, new_run: NewRun, find_host: HostFinder, *, rebuild: bool, programs: Mapping[str, Path]
 ) -> Experiment:
     """Begin the plan of a pack again, with its seed, in its environments.
 
     Packed images are used as they are. Others are built from the pack's locks and must contain the same files. With
     ``rebuild``, all images are built, and their files may differ.
 
-    ``place`` finds the machine that will run the trials. ``asked`` are launcher options; they override those of the
+    ``find_host`` finds the machine that will run the trials. The new run's launcher options override those of the
     packed run if the launcher is the same. Templates such as {physical_cores} are filled in for that machine.
     ``programs`` maps a workload to the folder of its program here. Anything that the pack lacks must be present before
     the build begins.
@@ -99,21 +91,17 @@ def begin_packed_run(
     check_requirements_present(matrix, pack.run.load_for_resume(), pack.folder)
     engines = tuple(dict.fromkeys(arm.engine for arm in run.arms))
     design = packed_design(run, pack.run.run_file)
-    asked = {**(run.launcher_options if run.launcher == launcher else {}), **asked}
-    host = place(matrix, design, engines, asked)
-    supplied_images = _supplied_images(pack, matrix, progress, rebuild=rebuild)
+    packed_options = run.launcher_options if run.launcher == new_run.launcher else {}
+    options = {**packed_options, **new_run.launcher_options}
+    new_run = replace(new_run, launcher_options=options, command=tuple(sys.argv[1:]))
     return create_experiment(
         matrix,
         design,
         engines,
-        results,
-        progress,
-        tuple(sys.argv[1:]),
-        launcher,
-        host,
-        launcher_options=asked,
+        new_run,
+        find_host(matrix, design, engines, new_run),
         bench=pack.folder / "bench",
-        given=supplied_images,
+        given=_supplied_images(pack, matrix, new_run.progress, rebuild=rebuild),
         sides=(Side(None, matrix, run=None if rebuild else run),),
     )
 
@@ -127,10 +115,10 @@ def _supplied_images(
         store_listing(cache, read_bytes(file).decode(errors="replace"))
     add_packed_libraries(pack.folder, Wheelhouse(cache))
     images: dict[tuple[str, str], Prepared] = {}
-    locks = Locks(build_places(pack.folder / "matrix.yaml", pack.folder / "bench").locks, cache)
+    locks = Locks(build_places(pack.folder / "matrix.yaml", pack.folder / "bench").locks, cache, progress)
     for key, prepared in ({} if rebuild else load_packed_images(pack.manifest, pack.folder)).items():
         progress(f"image {key[0]} on {key[1]}: using {prepared.reference} from the pack")
-        images[key] = mount_libraries(prepared, all_libraries(matrix), locks, progress)
+        images[key] = mount_libraries(prepared, all_libraries(matrix), locks)
     return images
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 from envmatrix.errors import ExitCode, first_code
 from envmatrix.plan.environment import Environment
@@ -171,6 +172,21 @@ def _arms_text(arms: Sequence[str]) -> str:
     return arms[0] if len(arms) == 1 else f"{len(arms)} environments"
 
 
+class _Side(NamedTuple):
+    """One of the two runs, as its trials saw it."""
+
+    run: Run
+    measurements: Measurements
+    analysis: Analysis
+
+
+def _read_side(folder: RunFolder) -> _Side:
+    run = folder.load()
+    measurements = read_measurements(folder, run.plan)
+    analysis = estimate(run.plan, measurements, workloads=run.workloads, environments=run.environments, metrics=())
+    return _Side(run, measurements, analysis)
+
+
 def compare_reproduction(
     folders: tuple[RunFolder, RunFolder],
     packed: Mapping[str, Mapping[str, str]],
@@ -178,34 +194,18 @@ def compare_reproduction(
     tolerance: float,
 ) -> Reproduction:
     """Compare a packed run with its reproduction on this machine."""
-    packed_run, new_run = (folder.load() for folder in folders)
-    packed_measurements, new_measurements = (
-        read_measurements(folder, run.plan) for folder, run in zip(folders, (packed_run, new_run), strict=True)
+    sides = first, second = _read_side(folders[0]), _read_side(folders[1])
+    hosts = [observed_host(side.run.host, side.measurements) for side in sides]
+    differences = (
+        *image_differences(first.run, second.run, packed, built),
+        *run_differences(first.run, second.run, hosts),
+        *evidence_differences(first.measurements, second.measurements),
     )
-    analyses = [
-        estimate(run.plan, measurements, workloads=run.workloads, environments=run.environments, metrics=())
-        for run, measurements in ((packed_run, packed_measurements), (new_run, new_measurements))
-    ]
-    differences = [
-        *image_differences(packed_run, new_run, packed, built),
-        *run_differences(
-            packed_run,
-            new_run,
-            [observed_host(packed_run.host, packed_measurements), observed_host(new_run.host, new_measurements)],
-        ),
-        *evidence_differences(packed_measurements, new_measurements),
-    ]
-    effects = compare_effects(analyses[0], analyses[1], tolerance)
-    short = [
-        (run.name, short_run_note(side_measurements.apart))
-        for run, side_measurements in ((packed_run, packed_measurements), (new_run, new_measurements))
-    ]
-    cautions = [f"{name}: {text}" for name, text in short if text and any(item.low for item in effects)]
-    for run, run_measurements, analysis in zip(
-        (packed_run, new_run), (packed_measurements, new_measurements), analyses, strict=True
-    ):
-        cautions += [f"{run.name}: {text}" for text in _effect_cautions(run, run_measurements, analysis)]
-    return Reproduction(packed_run, new_run, tuple(differences), effects, tolerance, tuple(cautions))
+    effects = compare_effects(first.analysis, second.analysis, tolerance)
+    notes = [(side.run.name, short_run_note(side.measurements.apart)) for side in sides]
+    cautions = [f"{name}: {text}" for name, text in notes if text and any(item.low for item in effects)]
+    cautions += [f"{side.run.name}: {text}" for side in sides for text in _effect_cautions(*side)]
+    return Reproduction(first.run, second.run, differences, effects, tolerance, tuple(cautions))
 
 
 def _effect_cautions(run: Run, measurements: Measurements, analysis: Analysis) -> Iterator[str]:

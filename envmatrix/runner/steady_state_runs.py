@@ -27,23 +27,14 @@ class SteadyStateRuns:
         self._experiment, self._say = experiment, progress
         run_by_arm = {look.arm: look for look in recorded_runs}
         self.spent_s = sum(look.wall_s or 0.0 for look in run_by_arm.values())
-        candidates = [
-            numbered_arm
-            for numbered_arm in enumerate(experiment.plan.arms)
-            if not (numbered_arm[1].is_control or numbered_arm[1].is_alone)
-        ]
         run = experiment.run
-        self.left = (
-            [
-                (number, arm)
-                for number, arm in candidates
-                if arm.name not in run_by_arm
-                and arm.name not in run.skipped
-                and has_one_process(run.workloads[arm.workload])
-            ]
-            if run.design.steady and is_local and run.design.schedule != "turns"  # otherwise blocks go on
-            else []
-        )
+        wanted = run.design.steady and is_local and run.design.schedule != "turns"  # in turns, blocks go on
+        self.left = [
+            (number, arm)
+            for number, arm in enumerate(experiment.plan.arms if wanted else ())
+            if not (arm.is_control or arm.is_alone or arm.name in run_by_arm or arm.name in run.skipped)
+            and has_one_process(run.workloads[arm.workload])
+        ]
         if run.design.steady and not is_local:
             progress(f"no steady-state runs: launcher {run.launcher} runs trials on other machines")
 

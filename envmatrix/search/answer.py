@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from envmatrix.search.search import REFERENCES, Batch, Search
 from envmatrix.search.space import Space
-from envmatrix.search.steps import Step, dropped_levels, spent_s
-from envmatrix.stats.attribution.explanation import Explanation
+from envmatrix.search.steps import Confirmation, Step, dropped_levels, spent_s
 from envmatrix.stats.comparisons.result import format_exact_ratio
 from envmatrix.stats.effects import DISQUALIFYING_FLAGS, Effect, Flag, may_be_best
-from envmatrix.stats.metrics import THROUGHPUT, Metric
-from envmatrix.stats.nodes import NodeGain
 from envmatrix.stats.pairing import ratio_from_log
 from envmatrix.stats.quality.contention import EXPLAINED, told_busy
 from envmatrix.stats.quality.slow_trials import LEAST_BLOCKS
@@ -54,22 +51,18 @@ class ExpectedGain:
     ratio: float
 
 
-@dataclass(frozen=True)
-class TuneAnswer:
+@dataclass(frozen=True, kw_only=True)
+class TuneAnswer(Confirmation):
     """The answer of a search. ``settings`` (factor -> level) are the recipe's, {} where nothing is shown to gain.
 
     ``effect`` is that of the ``tried`` recipe on fresh blocks (None: none were run), which chose nothing. ``dropped``
     says of a level or a cell why it is out. ``phases`` counts the trials of each, ``cells`` are all of the space,
-    ``seen`` those that ran, ``ran_well`` whether any of them did. ``cautions`` are sentences that stand below the
-    headline, ``unchecked`` says that nothing shows equal work, ``nodes`` have what was confirmed on each, ``why``
-    explains the recipe's gain. ``steady`` is the effect in later steps, which decides if it is faster or slower there;
-    ``trial`` says which steps a trial has. Of a search that was ``interrupted`` nothing is claimed: whoever read an
-    interval and went on for a better one would look twice.
+    ``seen`` those that ran, ``ran_well`` whether any of them did. Of a search that was ``interrupted`` nothing is
+    claimed: whoever read an interval and went on for a better one would look twice.
     """
 
     settings: Mapping[str, str]
     tried: Mapping[str, str]
-    effect: Effect | None
     contributions: tuple[Contribution, ...]
     dropped: Mapping[str, str]
     phases: Mapping[str, int]
@@ -77,14 +70,7 @@ class TuneAnswer:
     seen: int
     spent_s: float
     ran_well: bool = True
-    metric: Metric = THROUGHPUT
-    cautions: tuple[str, ...] = ()
-    unchecked: bool = False
     interrupted: bool = False
-    nodes: tuple[NodeGain, ...] = ()
-    why: Explanation | None = None
-    steady: SteadyEffect | None = None
-    trial: str = "first steps"
 
     @property
     def of_nodes(self) -> str:
@@ -103,12 +89,14 @@ class TuneAnswer:
 
         It is that of later steps if the recipe is faster there.
         """
-        effect = self.effect
-        if self.settings and self.steady and is_faster_later(self.steady) and effect and effect.error:
-            return _corrected_gain(self.steady, effect)
-        if not self.settings or effect is None or not effect.ratio or not effect.low or not effect.error:
+        effect, steady = self.effect, self.steady
+        if effect is None or not (self.settings and effect.ratio and effect.low and effect.high and effect.error):
             return effect.ratio if effect else None
-        return ratio_from_log(told_gain(math.log(effect.ratio), math.log(effect.low), effect.error))
+        ratio, low, error = effect.ratio, effect.low, effect.error
+        if steady and is_faster_later(steady):
+            error *= math.log(steady.high / steady.low) / math.log(effect.high / low)
+            ratio, low = steady.ratio, steady.low
+        return ratio_from_log(told_gain(math.log(ratio), math.log(low), error))
 
     @property
     def headline(self) -> str:
@@ -151,7 +139,7 @@ class TuneAnswer:
     def _steady_sentence(self, steady: SteadyEffect, effect: Effect, claim: str) -> str:
         """Return the answer about a recipe with an effect in later steps."""
         blocks = f"{effect.blocks} fresh blocks"
-        first, later = (_bounds_text(one.low or 0.0, one.high or 0.0) for one in (effect, steady))
+        first, later = (_bounds_text(bounds.low or 0.0, bounds.high or 0.0) for bounds in (effect, steady))
         when = f"{steady.seconds} of its steps"
         if self.settings and is_faster_later(steady):
             first = f"{self.trial} {format_exact_ratio(effect.ratio or 0.0)}, {first}"
@@ -169,12 +157,6 @@ def is_faster_later(steady: SteadyEffect | None) -> bool:
 
 def _bounds_text(low: float, high: float) -> str:
     return f"{format_exact_ratio(low)} to {format_exact_ratio(high)}"
-
-
-def _corrected_gain(steady: SteadyEffect, effect: Effect) -> float:
-    """Return the ratio of later steps, corrected for being reported only if its interval is above 1."""
-    widths = math.log(steady.high / steady.low) / math.log((effect.high or 1.0) / (effect.low or 1.0))
-    return ratio_from_log(told_gain(math.log(steady.ratio), math.log(steady.low), (effect.error or 0.0) * widths))
 
 
 def settings_text(settings: Mapping[str, str]) -> str:
@@ -200,40 +182,44 @@ def make_answer(
 
     ``sessions``: when the search began or was resumed.
     """
-    space = search.space
+    space, batches = search.space, [step.batch for step in steps]
     confirmed = [step for step in steps if step.batch.phase == "confirm"]
     row = confirmed[-1].batch.rows[0] if confirmed else 0
-    effect = None if interrupted else next((item for step in confirmed[-1:] for item in step.effects), None)
-    last = confirmed[-1] if confirmed else None
-    # With outliers, an interval above 1 may not be a verdict yet.
-    is_undecided = effect is not None and effect.verdict == "undecided"
-    is_faster = effect is not None and effect.low is not None and effect.low > 1.0 and not is_undecided
-    steady = last.steady if last and effect else None
-    is_faster = is_faster_later(steady) or (is_faster and not (steady and steady.verdict == "slower"))
-    is_gain = bool(effect and may_be_best(effect) and is_faster)
+    confirmation = _conclusive(confirmed[-1].confirmation, interrupted=interrupted) if confirmed else Confirmation()
     phases: Counter[str] = Counter()
-    for step in steps:
-        phases[step.batch.phase] += step.batch.trials
+    for batch in batches:
+        phases[batch.phase] += batch.trials
     return TuneAnswer(
-        settings=space.settings(row) if is_gain else {},
+        **vars(confirmation),
+        settings=space.settings(row) if _is_gain(confirmation) else {},
         tried=space.settings(row),
-        effect=effect,
-        contributions=contributions(search, [step.batch for step in steps], row) if row else (),
+        contributions=contributions(search, batches, row) if row else (),
         dropped=_drop_reasons(search, steps),
         phases=dict(phases),
         cells=len(space.codes),
-        seen=len({cell for step in steps for cell in step.batch.rows}),
+        seen=len({cell for batch in batches for cell in batch.rows}),
         spent_s=spent_s(steps, sessions),
-        metric=last.metric if last else THROUGHPUT,
-        cautions=last.cautions if last and effect and effect.low is not None else (),
-        unchecked=bool(last and last.unchecked),
         interrupted=interrupted,
-        nodes=last.nodes if last and effect and effect.low is not None else (),
-        why=last.why if last and is_gain else None,
-        steady=steady,
-        trial=last.trial if last else "first steps",
-        ran_well=any(np.isfinite(step.batch.scores[REFERENCES:]).any() for step in steps),
+        ran_well=any(np.isfinite(batch.scores[REFERENCES:]).any() for batch in batches),
     )
+
+
+def _conclusive(confirmation: Confirmation, *, interrupted: bool) -> Confirmation:
+    """Return a confirmation with only what may be told now."""
+    effect = None if interrupted else confirmation.effect
+    kept = replace(confirmation, effect=effect, steady=confirmation.steady if effect else None)
+    if effect is None or effect.low is None:
+        kept = replace(kept, cautions=(), nodes=())
+    return kept if _is_gain(kept) else replace(kept, why=None)
+
+
+def _is_gain(confirmation: Confirmation) -> bool:
+    """Return whether the recipe is faster. With outliers, an interval above 1 may not be a verdict yet."""
+    effect, steady = confirmation.effect, confirmation.steady
+    if effect is None or not may_be_best(effect):
+        return False
+    is_faster = effect.low is not None and effect.low > 1.0 and effect.verdict != "undecided"
+    return is_faster_later(steady) or (is_faster and not (steady and steady.verdict == "slower"))
 
 
 def contributions(search: Search, batches: Sequence[Batch], row: int) -> tuple[Contribution, ...]:
@@ -243,11 +229,10 @@ def contributions(search: Search, batches: Sequence[Batch], row: int) -> tuple[C
     for factor in np.flatnonzero(space.codes[row]).tolist():
         reduced_codes = space.codes[[row, row]].copy()
         reduced_codes[1, factor] = 0
-        reduced_row = next(map(int, np.flatnonzero((space.codes == reduced_codes[1]).all(axis=1))), -1)
-        mean, covariance = posterior.gain_distribution([row, reduced_row], posterior.terms.columns(reduced_codes))
-        own_variance = posterior.own**2 * sum(
-            item not in posterior.watched and item != 0 for item in (row, reduced_row)
-        )
+        reduced_row = space.row_of(reduced_codes[1])
+        rows = [row, -1 if reduced_row is None else reduced_row]
+        mean, covariance = posterior.gain_distribution(rows, posterior.terms.columns(reduced_codes))
+        own_variance = posterior.own**2 * sum(item not in posterior.watched and item != 0 for item in rows)
         reach = _REACH_SDS * float(np.sqrt(covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1] + own_variance))
         name, level = space.factors[factor], space.levels[factor][space.codes[row, factor]]
         change = float(mean[0] - mean[1])

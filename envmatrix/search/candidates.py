@@ -1,4 +1,7 @@
-"""Selection of cells in a search: exclude failures, drop weak cells from the race, prefer the simplest of ties."""
+"""Selection of cells in a search: exclude failures, drop weak cells from the race, prefer the simplest of ties.
+
+Cells that known effects favour are shown first in the balanced design; these effects are no readings of the model.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from envmatrix.search.space import Codes
+from envmatrix.search.space import Codes, Space
+from envmatrix.stats.meta_analysis.known_effects import KnownEffect
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -25,32 +29,28 @@ _MIN_BEST_SHARE = 0.03
 
 
 @dataclass(frozen=True, eq=False)
-class TrialCounts:
-    """Per cell: the number of good trials, and the weight of its failures."""
-
-    good: NDArray[np.int64]
-    bad: NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False)
 class CellStatus:
-    """The failures of a search. ``dropped`` are levels (factor, level) without an effect on the process."""
+    """The failures of a search. Per cell, ``good`` counts its good trials, and ``bad`` is the weight of its failures.
+
+    ``dropped`` are levels (factor, level) without an effect on the process.
+    """
 
     codes: Codes
     sizes: Sequence[int]
-    broken: TrialCounts
+    good: Ints
+    bad: Ints
     dropped: tuple[tuple[int, int], ...] = ()
 
     @property
     def worked(self) -> Bools:
         """Which cells had a good trial."""
-        return np.asarray(self.broken.good > 0)
+        return np.asarray(self.good > 0)
 
     @cached_property
     def failing(self) -> tuple[tuple[int, int], ...]:
         """Levels that failed in every trial, at least once as the only level not known to work."""
-        tried_rows = np.flatnonzero(self.broken.good + self.broken.bad)
-        codes, good, bad = self.codes[tried_rows], self.broken.good[tried_rows], self.broken.bad[tried_rows]
+        tried_rows = np.flatnonzero(self.good + self.bad)
+        codes, good, bad = self.codes[tried_rows], self.good[tried_rows], self.bad[tried_rows]
         worked = {
             (factor, level): bool(good[codes[:, factor] == level].sum())
             for factor, size in enumerate(self.sizes)
@@ -75,7 +75,7 @@ class CellStatus:
     @cached_property
     def allowed(self) -> Bools:
         """Which cells may be proposed."""
-        is_allowed: Bools = np.asarray(self.broken.bad == 0)
+        is_allowed: Bools = np.asarray(self.bad == 0)
         is_allowed[0] = True
         for factor, level in (*self.failing, *self.dropped):
             is_allowed &= self.codes[:, factor] != level
@@ -88,14 +88,14 @@ class CellStatus:
 
         The pair that explains the most failures is taken first (greedy set cover).
         """
-        worked = self.codes[np.flatnonzero(self.broken.good)]
+        worked = self.codes[np.flatnonzero(self.good)]
         suspects: dict[tuple[int, int, int, int], set[int]] = {}
-        for row in np.flatnonzero(self.broken.bad).tolist():
+        for row in np.flatnonzero(self.bad).tolist():
             levels = [(factor, int(level)) for factor, level in enumerate(self.codes[row]) if level]
             if not set(self.failing).isdisjoint(levels):
                 continue
-            for (a, one), (b, other) in itertools.combinations(levels, 2):
-                suspects.setdefault((a, one, b, other), set()).add(row)
+            for (a, level_a), (b, level_b) in itertools.combinations(levels, 2):
+                suspects.setdefault((a, level_a, b, level_b), set()).add(row)
         suspects = {
             pair: rows
             for pair, rows in suspects.items()
@@ -104,44 +104,23 @@ class CellStatus:
         }
         pairs = []
         while suspects:
-            pair = max(suspects, key=lambda one: len(suspects[one]))
+            pair = max(suspects, key=lambda suspect: len(suspects[suspect]))
             explained = suspects[pair]
             pairs.append(pair)
-            remaining = {one: rows - explained for one, rows in suspects.items()}
-            suspects = {one: rows for one, rows in remaining.items() if len(rows) >= _MIN_FAILURES}
+            remaining = {suspect: rows - explained for suspect, rows in suspects.items()}
+            suspects = {suspect: rows for suspect, rows in remaining.items() if len(rows) >= _MIN_FAILURES}
         return pairs
 
 
-class Neighbours:
-    """A lookup table for the cells with one setting less, as a space may have tens of thousands of cells."""
-
-    def __init__(self, codes: Codes) -> None:
-        sizes = codes.max(axis=0).astype(np.int64) + 1
-        self._codes = codes
-        self._weights = np.concatenate([np.cumprod(sizes[:0:-1])[::-1], [1]]).astype(np.int64)
-        self._numbers = codes.astype(np.int64) @ self._weights
-        self._rows = np.zeros(int(sizes.prod()), np.int64)
-        self._rows[self._numbers] = np.arange(len(codes))
-
-    def fewer(self, row: int) -> Ints:
-        """Return the rows that lack one setting of ``row``; 0, the baseline, if there is no such cell."""
-        cell = self._codes[row].astype(np.int64)
-        has = np.flatnonzero(cell)
-        return np.asarray(self._rows[self._numbers[row] - cell[has] * self._weights[has]])
-
-
-def simplify_row(row: int, neighbours: Neighbours, gains: Floats) -> int:
+def simplify_row(row: int, space: Space, gains: Floats) -> int:
     """Remove settings one at a time while the total loss of gain stays within ``EQUAL_GAIN``; return that cell.
 
     ``gains`` are those of all cells (-inf: not allowed). Row 0, the baseline, is returned only if it was given.
     """
     floor, current = gains[row] - EQUAL_GAIN, row
-    while True:
-        fewer = neighbours.fewer(current)
-        simpler = fewer[(fewer > 0) & (gains[fewer] >= floor)]
-        if not simpler.size:
-            return current
-        current = int(simpler[np.argmax(gains[simpler])])
+    while simpler := [fewer for fewer in space.simpler_rows(current) if fewer and gains[fewer] >= floor]:
+        current = max(simpler, key=lambda fewer: float(gains[fewer]))
+    return current
 
 
 def surviving_rows(
@@ -158,3 +137,31 @@ def simplest_best_row(rows: Sequence[int], mean: Floats, codes: Codes) -> int:
     best_mean = float(mean.max())
     ties = [index for index in range(len(rows)) if mean[index] >= best_mean - EQUAL_GAIN]
     return rows[min(ties, key=lambda index: (int((codes[rows[index]] > 0).sum()), -float(mean[index])))]
+
+
+def known_gains(space: Space, known: Sequence[KnownEffect]) -> Floats:
+    """Return the log gain that known effects let expect of each cell: 0 if unknown, -inf with slower settings in it.
+
+    Gains of single settings add up. A cell with all settings of a known combination gains at least as much as that.
+    """
+    gains = np.zeros(len(space.codes))
+    for effect in sorted(known, key=lambda effect: (effect.verdict == "slower", len(effect.levels))):
+        has_levels = np.ones(len(space.codes), np.bool_)
+        for factor, level in effect.levels.items():
+            place = space.factors.index(factor)
+            has_levels &= space.codes[:, place] == space.levels[place].index(level)
+        gain = -np.inf if effect.verdict == "slower" else float(np.log(effect.ratio))
+        expected = np.maximum(gains, gain) if gain > 0 and len(effect.levels) > 1 else gains + gain
+        gains = np.where(has_levels, expected, gains)
+    return gains
+
+
+def known_first(rows: Ints, gains: Floats, count: int) -> tuple[Ints, list[int]]:
+    """Return the cells to choose ``count`` from, and those of them to take first: at most half, the best and simplest.
+
+    Cells with slower settings are left out as long as there are enough others.
+    """
+    others = rows[gains[rows] > -np.inf]
+    rows = others if len(others) >= count else rows
+    best = rows[np.argsort(-gains[rows], kind="stable")][: count // 2]
+    return rows, best[gains[best] > 0].tolist()

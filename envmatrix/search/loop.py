@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,6 +28,7 @@ from envmatrix.search.steps import Step, count_trials, dropped_levels, read_step
 from envmatrix.search.study import Place, Study, StudyFolder
 from envmatrix.system.progress import ProgressCallback, duration_text, report_once
 from envmatrix.trials.experiment import Experiment, create_experiment, reopen_experiment
+from envmatrix.trials.new_run import NewRun
 from envmatrix.trials.resume import apply_resume_changes, record_interim_reading
 from envmatrix.units import as_duration, as_hours, is_too_long
 
@@ -38,6 +40,10 @@ _LIMIT_FACTOR, _MIN_LIMIT_S = 4.0, 10.0
 _OVERHEAD_FACTOR = 1.2
 #: Default budget, as a multiple of the time that the fewest trials take.
 _BUDGET_MARGIN = 1.15
+#: Keys of a design that concern the whole search.
+_NOT_OF_A_STEP = {
+    "name", "description", "factors", "cumulative", "application", "reference_values", "race", "claims_first",
+}  # fmt: skip
 #: A confirmation is extended if the time left is so many times its budget.
 _MIN_EXTENSION = 1.01
 
@@ -96,15 +102,19 @@ class RunningSearch:
     @property
     def peaks(self) -> dict[str, int]:
         """Workload -> the peak memory of a process so far, in bytes."""
-        peak_bytes: dict[str, int] = {}
-        for workload, peak in (item for step in self.steps for item in step.peaks.items()):
-            peak_bytes[workload] = max(peak_bytes.get(workload, 0), peak)
-        return peak_bytes
+        peak_bytes: Counter[str] = Counter()
+        for step in self.steps:
+            peak_bytes |= Counter(step.peaks)  # the larger of both
+        return dict(peak_bytes)
 
     def begin_session(self, at: float) -> None:
         """Record that the search starts or resumes ``at`` this time (seconds since the epoch)."""
         self.folder.note_session(at)
         self.sessions = self.folder.sessions()
+
+    def add_step(self, folder: RunFolder) -> None:
+        """Read a finished step."""
+        self.steps.append(read_step(folder, self.space))
 
     def budget(self) -> Budget:
         """Return the budget in trials."""
@@ -143,8 +153,8 @@ def check_budget(search: Search, budget_s: float, trial_s: float, name: str = ""
 def announce(search: Search, study: Study, progress: ProgressCallback) -> None:
     """Report what is searched and, if the length of a trial is unknown, how long a trial may take."""
     space, fewest = search.space, search.fewest_trials()
-    left_out_counts = {"equal": space.equal, "impossible": space.impossible}
-    left_out_texts = [f"{number} {reason}" for reason, number in left_out_counts.items() if number]
+    left_out_counts = ((space.equal, "equal"), (space.impossible, "impossible"))
+    left_out_texts = [f"{number} {reason}" for number, reason in left_out_counts if number]
     left_out = f" ({' and '.join(left_out_texts)} left out)" if left_out_texts else ""
     progress(f"searching {format_count(len(space.codes) - 1, 'configuration')} of {', '.join(space.factors)}{left_out}")
     if study.trial_s is None and study.asked:
@@ -175,7 +185,7 @@ def run_search(tuning: RunningSearch, watch: Watch, *, engine: str) -> RunEnding
                 if number == 1:  # the cause of a later failure may be fixed by now
                     _check_baseline(tuning, ending)
             else:
-                _read_finished_step(tuning, folder)
+                tuning.add_step(folder)
         return _run_further_steps(tuning, watch, engine)
 
 
@@ -225,24 +235,14 @@ def _begin_step(tuning: RunningSearch, step: Proposal, number: int, engine: str)
     design = _step_design(tuning, step, number, names)
     added = {name: levels for name, levels in names.items() if name not in space.named}
     matrix = with_design(tuning.matrix, step.phase, design, added)
-    matrix = matrix.model_copy(update={"workloads": {**matrix.workloads, **tuning.matrix.workloads}})
     location = study.place or Place(launcher=DEFAULT)
     looked_at = () if study.trial_s is None else ("--",)  # the search is of a program without a matrix.yaml to edit
     label = f"{number:03d}-{step.phase}-{study.name}"  # unique among runs
     command = ("tune", study.name, label, "--matrix", tuning.matrix.path, *looked_at)
+    new_run = NewRun(tuning.folder.path, label, location.launcher, location.options, command, progress=tuning.say_once)
+    step_design = matrix.designs[step.phase]
     return create_experiment(
-        matrix,
-        matrix.designs[step.phase],
-        (engine,),
-        tuning.folder.path,
-        tuning.say_once,
-        command,
-        location.launcher,
-        location.host,
-        location.options,
-        name=label,
-        parts=step.parts,
-        references_suffice=True,
+        matrix, step_design, (engine,), new_run, location.host, parts=step.parts, references_suffice=True
     )
 
 
@@ -250,18 +250,7 @@ def _step_design(
     tuning: RunningSearch, step: Proposal, number: int, names: Mapping[str, Mapping[str, str]]
 ) -> dict[str, object]:
     study = tuning.study
-    fields = study.design.model_dump(mode="json", exclude_defaults=True)
-    for key in (
-        "name",
-        "description",
-        "factors",
-        "cumulative",
-        "application",
-        "reference_values",
-        "race",
-        "claims_first",
-    ):
-        fields.pop(key, None)
+    fields = study.design.model_dump(mode="json", exclude_defaults=True, exclude=_NOT_OF_A_STEP)
     confirms = step.phase == "confirm"
     needed_s = MIN_BLOCKS * (1 + REFERENCES) * tuning.trial_s * _OVERHEAD_FACTOR
     walls = [past_step.baseline_s for past_step in tuning.steps if past_step.baseline_s]
@@ -274,7 +263,9 @@ def _step_design(
         **({"min_blocks": MIN_BLOCKS} if confirms else {"target": 0.0001}),
         **({"trial_limit": limit_s} if limit_s else {}),
     }
-    if confirms and not _can_interleave_cells(tuning.matrix, names.values()):
+    factors = tuning.matrix.factors
+    levels = [factors[factor].levels[level] for cell in names.values() for factor, level in cell.items()]
+    if confirms and not all(level.turns for level in levels):
         fields["schedule"] = "sequential"  # otherwise its trials have one copy of the baseline, not two
     if not confirms:
         fields.pop("min_blocks", None)
@@ -282,11 +273,6 @@ def _step_design(
     if not (confirms and is_local) or fields.get("schedule") == "sequential":
         fields.pop("steady", None)  # only interleaved processes on this machine can go on
     return {key: list(value) if isinstance(value, tuple) else value for key, value in fields.items()}
-
-
-def _can_interleave_cells(matrix: Matrix, cells: Iterable[Mapping[str, str]]) -> bool:
-    levels = [matrix.factors[factor].levels[level] for cell in cells for factor, level in cell.items()]
-    return all(level.turns for level in levels)
 
 
 def _run_step(tuning: RunningSearch, experiment: Experiment, number: int, watch: Watch) -> RunEnding:
@@ -298,7 +284,7 @@ def _run_step(tuning: RunningSearch, experiment: Experiment, number: int, watch:
             ending = run_trials(experiment, launcher, observer, observer.progress, tuning.peaks)
         finally:
             experiment.folder.unlock()
-    _read_finished_step(tuning, experiment.folder)
+    tuning.add_step(experiment.folder)
     return ending
 
 
@@ -307,7 +293,7 @@ def _check_baseline(tuning: RunningSearch, ending: RunEnding) -> None:
 
     A single later failure is only reported: the search learns nothing from that step and continues.
     """
-    failed = [not _has_baseline(step) for step in tuning.steps[-2:]]
+    failed = [not np.isfinite(step.batch.scores[:REFERENCES]).any() for step in tuning.steps[-2:]]
     if not failed[-1]:
         return
     folder = tuning.folder.steps()[-1]
@@ -319,14 +305,6 @@ def _check_baseline(tuning: RunningSearch, ending: RunEnding) -> None:
             remedy=f"see its logs in {folder.logs}, fix this, then: {remedy_text}",
         )
     tuning.progress(f"the baseline failed in this step, so the step is not used; its logs are in {folder.logs}")
-
-
-def _has_baseline(step: Step) -> bool:
-    return bool(np.isfinite(step.batch.scores[:REFERENCES]).any())
-
-
-def _read_finished_step(tuning: RunningSearch, folder: RunFolder) -> None:
-    tuning.steps.append(read_step(folder, tuning.space))
 
 
 def _announce_step(tuning: RunningSearch, step: Proposal, number: int) -> None:

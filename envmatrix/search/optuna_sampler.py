@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 #: Values of ``--sampler`` and Optuna's classes.
 SAMPLERS = {"tpe": "TPESampler", "nsga2": "NSGAIISampler", "random": "RandomSampler"}
-_REFERENCES = 2
 #: Proposals requested per row: samplers do not know which cells are impossible.
 _TRIES = 20
 
@@ -49,16 +48,15 @@ def propose_rows(
         params = dict(zip(space.factors, space.codes[row].tolist(), strict=True))
         value = gain if np.isfinite(gain) else worst
         study.add_trial(optuna.trial.create_trial(params=params, distributions=levels, value=value))
-    row_by_cell = {cell.tobytes(): row for row, cell in enumerate(space.codes)}
     rows: dict[int, None] = {}
     for _ in range(_TRIES * count):
         if len(rows) == count:
             break
         trial = study.ask(levels)
         cell = np.array([trial.params[factor] for factor in space.factors], space.codes.dtype)
-        row = row_by_cell.get(cell.tobytes(), 0)
-        if row and allowed[row]:
-            rows[row] = None
+        proposed = space.row_of(cell)
+        if proposed and allowed[proposed]:
+            rows[proposed] = None
         study.tell(trial, worst)  # so that it proposes another cell next, also after an impossible one
     remaining = [int(row) for row in np.random.default_rng(number).permutation(np.flatnonzero(allowed)) if row]
     rows |= dict.fromkeys(remaining)  # fill up at random if it repeats the same few cells
@@ -68,13 +66,11 @@ def propose_rows(
 def _readings(batches: Sequence[Batch]) -> Iterator[tuple[int, float]]:
     """Yield row and log gain over its block's references, NaN if the trial failed."""
     for batch in batches:
-        for column, broken in zip(batch.scores.T, batch.broken.T, strict=True):
-            references = column[:_REFERENCES][np.isfinite(column[:_REFERENCES])]
-            for place, row in enumerate(batch.rows, _REFERENCES):
-                if broken[place]:
-                    yield row, float("nan")
-                elif references.size and np.isfinite(column[place]):
-                    yield row, float(column[place] - references.mean())
+        broken = batch.broken[len(batch.broken) - len(batch.rows) :]  # without the references
+        for gains, is_broken in zip(batch.gains().T, broken.T, strict=True):
+            for row, gain, failed in zip(batch.rows, gains.tolist(), is_broken.tolist(), strict=True):
+                if failed or np.isfinite(gain):
+                    yield row, float("nan") if failed else gain
 
 
 def _import_optuna() -> Any:

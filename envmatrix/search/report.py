@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -143,24 +144,15 @@ def _level_estimates(search: Search, steps: Sequence[Step]) -> list[tuple[str, f
 
 def _history_figure(steps: Sequence[Step]) -> str:
     """Draw every reading relative to the mean of its block's references, in the order of the steps."""
-    points: list[tuple[int, str, float]] = []
-    number = 0
-    for step in steps:
-        references = step.batch.scores[:REFERENCES]
-        ran = np.isfinite(references).sum(axis=0)
-        base = np.nansum(references, axis=0) / np.where(ran, ran, np.nan)
-        for position in range(REFERENCES, len(step.batch.scores)):
-            for gain in step.batch.scores[position] - base:
-                number += 1
-                if np.isfinite(gain):
-                    points.append((number, step.batch.phase, float(np.exp(gain))))
+    gains = [(step.batch.phase, gain) for step in steps for gain in step.batch.gains().ravel().tolist()]
+    points = [(number, phase, math.exp(gain)) for number, (phase, gain) in enumerate(gains, 1) if math.isfinite(gain)]
     if not points:
         return ""
     values = [value for *_, value in points]
     low, high = min(0.95, *values), max(1.05, *values)
 
     def x(place: float) -> float:
-        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * place / max(1, number)
+        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * place / max(1, len(gains))
 
     def y(value: float) -> float:
         return _TOP + (_HEIGHT - _TOP - _BOTTOM) * (high - value) / (high - low)

@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 
 from envmatrix.search.candidates import (
     CellStatus,
-    Neighbours,
-    TrialCounts,
+    known_first,
+    known_gains,
     simplest_best_row,
     simplify_row,
     surviving_rows,
 )
-from envmatrix.search.known_cells import known_first, known_gains
 from envmatrix.search.model import Ints, Posterior, Terms, fit
 from envmatrix.search.space import Space
 from envmatrix.stats.meta_analysis.known_effects import KnownEffect
@@ -62,6 +61,12 @@ class Batch:
     def trials(self) -> int:
         """The number of trials that ran."""
         return int((np.isfinite(self.scores) | (self.broken > 0)).sum())
+
+    def gains(self) -> Floats:
+        """Return the log gains of candidates over the mean of their block's references, (rows, blocks), or nan."""
+        references = self.scores[:REFERENCES]
+        ran = np.isfinite(references).sum(axis=0)
+        return np.asarray(self.scores[REFERENCES:] - np.nansum(references, axis=0) / np.where(ran, ran, np.nan))
 
 
 @dataclass(frozen=True)
@@ -114,11 +119,6 @@ class Search:
         return self.terms.columns(self.space.codes)
 
     @cached_property
-    def neighbours(self) -> Neighbours:
-        """The lookup of cells with one setting less."""
-        return Neighbours(self.space.codes)
-
-    @cached_property
     def _factor_pairs(self) -> tuple[Ints, Ints, Ints]:
         """Each pair of factors and the number of its first pair of levels; the last number is the total."""
         first_factor, second_factor = np.triu_indices(len(self.space.sizes), 1)
@@ -161,33 +161,25 @@ class Search:
             rows = np.array(batch.rows, np.int64)
             np.add.at(good, rows, np.isfinite(batch.scores[REFERENCES:]).sum(axis=1))
             np.add.at(bad, rows, batch.broken[REFERENCES:].sum(axis=1))
-        return CellStatus(self.space.codes, self.space.sizes, TrialCounts(good, bad), tuple(dropped))
+        return CellStatus(self.space.codes, self.space.sizes, good, bad, tuple(dropped))
 
     def posterior(self, batches: Sequence[Batch]) -> Posterior:
         """Fit the model to all readings except those of confirmations."""
-        rows: list[int] = []
-        blocks: list[int] = []
-        values: list[float] = []
-        number = 0
-        for batch in batches:
-            if batch.phase == "confirm":
-                continue
-            cells = np.array([0, 0, *batch.rows])
-            for column in batch.scores.T:
-                readable = np.flatnonzero(np.isfinite(column))
-                rows += cells[readable].tolist()
-                values += column[readable].tolist()
-                blocks += [number] * readable.size
-                number += 1
+        blocks = [
+            ((0, 0, *batch.rows), scores)
+            for batch in batches
+            if batch.phase != "confirm"
+            for scores in batch.scores.T.tolist()
+        ]
+        readings = [
+            (row, number, score)
+            for number, (rows, scores) in enumerate(blocks)
+            for row, score in zip(rows, scores, strict=True)
+            if math.isfinite(score)
+        ]
+        rows, numbers, values = np.array(readings, np.float64).reshape(-1, 3).T
         watched = sorted({row for batch in batches if batch.phase == "race" for row in batch.rows})
-        return fit(
-            self.terms,
-            self.columns,
-            np.array(rows, np.int64),
-            np.array(blocks, np.int64),
-            np.array(values, np.float64),
-            watched,
-        )
+        return fit(self.terms, self.columns, rows.astype(np.int64), numbers.astype(np.int64), values, watched)
 
     def next_step(
         self, batches: Sequence[Batch], budget: Budget, dropped: Iterable[tuple[int, int]] = ()
@@ -239,18 +231,16 @@ class Search:
         parts = self._parts(len(rows))
         return Proposal(phase, rows, parts, parts)
 
-    def winner(
-        self, batches: Sequence[Batch], dropped: Iterable[tuple[int, int]] = (), posterior: Posterior | None = None
-    ) -> int:
+    def winner(self, batches: Sequence[Batch], dropped: Iterable[tuple[int, int]], posterior: Posterior) -> int:
         """Return the row to confirm, the same one if a confirmation has begun; 0 if nothing is expected to gain.
 
         Only cells with a good trial are confirmed, because the model cannot know whether others run at all.
-        ``posterior`` is the fit of these batches (None: fit it).
+        ``posterior`` is the fit of these batches.
         """
         confirmed = [batch.rows[0] for batch in batches if batch.phase == "confirm"]
         if confirmed:
             return confirmed[-1]
-        status, posterior = self.known(batches, dropped), posterior or self.posterior(batches)
+        status = self.known(batches, dropped)
         rows = [row for row in posterior.watched if status.allowed[row]] or list(self._shortlist(status, posterior))
         usable = status.allowed & status.worked
         rows = [row for row in rows if usable[row]] or (np.flatnonzero(usable[1:]) + 1).tolist()
@@ -307,7 +297,7 @@ class Search:
         selected: dict[int, None] = {}
         for row in np.argsort(-gains)[: 4 * _SHORTLIST_SIZE]:
             if np.isfinite(gains[row]):
-                selected[simplify_row(int(row), self.neighbours, gains)] = None
+                selected[simplify_row(int(row), self.space, gains)] = None
             if len(selected) == _SHORTLIST_SIZE:
                 break
         return tuple(row for row in selected if row)

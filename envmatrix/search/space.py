@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,21 @@ class Space:
         """Return factor -> level of every factor."""
         columns = zip(self.factors, self.levels, self.codes[row], strict=True)
         return {factor: levels[code] for factor, levels, code in columns}
+
+    @cached_property
+    def _row_by_cell(self) -> dict[bytes, int]:
+        return {cell.tobytes(): row for row, cell in enumerate(self.codes)}
+
+    def row_of(self, cell: Codes) -> int | None:
+        """Return the row of a cell; None if it is impossible, or the duplicate of another."""
+        return self._row_by_cell.get(cell.astype(self.codes.dtype).tobytes())
+
+    def simpler_rows(self, row: int) -> list[int]:
+        """Return the rows that lack one setting of ``row``; 0, the baseline, if there is no such cell."""
+        factors = np.flatnonzero(self.codes[row])
+        cells = np.repeat(self.codes[[row]], len(factors), axis=0)
+        cells[np.arange(len(factors)), factors] = 0
+        return [self.row_of(cell) or 0 for cell in cells]
 
     def name(self, row: int) -> str:
         """Return the name of a cell: that of its named environment, otherwise its settings."""

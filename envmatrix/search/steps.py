@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -33,31 +34,40 @@ _LIMIT_ADVICE, _LIMIT_NOTE = re.compile(r" \(raise `trial_limit` .*\)"), " (`tri
 _PHASES: Mapping[str, Phase] = {"evidence": "evidence", "screen": "screen", "race": "race", "confirm": "confirm"}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Confirmation:
+    """What fresh blocks say about the recipe of a search.
+
+    ``cautions`` are sentences without which its ``effect`` may not be told, ``unchecked`` says that nothing shows equal
+    work, and ``nodes`` is what was confirmed on each of several nodes. ``why`` explains the effect, and ``steady`` is
+    the effect in later steps; ``trial`` says which steps a trial has.
+    """
+
+    effect: Effect | None = None
+    metric: Metric = THROUGHPUT
+    cautions: tuple[str, ...] = ()
+    unchecked: bool = False
+    nodes: tuple[NodeGain, ...] = ()
+    why: Explanation | None = None
+    steady: SteadyEffect | None = None
+    trial: str = "first steps"
+
+
 @dataclass(frozen=True, eq=False)
 class Step:
     """One run of a search. ``reasons`` say of a row why it is out, ``no_ops`` are rows that change nothing.
 
-    ``spans`` are (start, end) of its trials in seconds since the epoch, ``effects`` those of its rows. ``cautions`` are
-    sentences without which its effects may not be told, ``unchecked`` says that nothing shows equal work.
-    ``baseline_s`` is what a trial of the baseline took, ``nodes`` what was confirmed is on each of several nodes,
-    ``peaks`` the most bytes that a process of each workload had. ``why`` explains the effect that was confirmed, and
-    ``steady`` is that effect in later steps; ``trial`` says which steps a trial has.
+    ``spans`` are (start, end) of its trials in seconds since the epoch, ``baseline_s`` is what a trial of the baseline
+    took, and ``peaks`` the most bytes that a process of each workload had.
     """
 
     batch: Batch
     reasons: Mapping[int, str]
     no_ops: tuple[int, ...]
     spans: tuple[tuple[float, float], ...]
-    effects: tuple[Effect, ...]
     baseline_s: float | None
-    metric: Metric = THROUGHPUT
-    cautions: tuple[str, ...] = ()
-    unchecked: bool = False
-    nodes: tuple[NodeGain, ...] = ()
     peaks: Mapping[str, int] = field(default_factory=dict)
-    why: Explanation | None = None
-    steady: SteadyEffect | None = None
-    trial: str = "first steps"
+    confirmation: Confirmation = Confirmation()
 
 
 def read_step(folder: RunFolder, space: Space) -> Step:
@@ -70,53 +80,51 @@ def read_step(folder: RunFolder, space: Space) -> Step:
     rows = tuple(find_row(space, run, arm) for arm in arms[REFERENCES:])
     batch, reasons = _make_batch(run, measurements, analysis, arms, rows)
     row_by_arm = {arm.name: row for arm, row in zip(arms[REFERENCES:], rows, strict=True)}
-    effects = {row_by_arm[item.arm]: item for item in analysis.primary_effects() if item.arm in row_by_arm}
-    no_ops = tuple(row for row, effect in effects.items() if Flag.NO_OP in effect.flags)
-    spans = tuple((item.started, item.started + item.wall_s) for item in trials if item.started and item.wall_s)
+    flags = {row_by_arm[item.arm]: item.flags for item in analysis.primary_effects() if item.arm in row_by_arm}
     baseline_trials = [item for item in trials if item.arm == arms[0].name and item.outcome == "ok"]
     walls = [item.wall_s / (item.together or 1) for item in baseline_trials if item.wall_s]
-    workload = run.arms[0].workload
-    slow_texts = describe_slow_trials(run.plan, measurements, analysis.primary, analysis.slow)
-    cautions = (
-        *(f"Of {name} {text} than the others." for name, text in slow_texts.items()),
-        short_run_note(measurements.apart),
-    )
-    not_checked = unchecked(run.workloads.get(workload), unstable_checks(measurements, run.plan, workload))
-    nodes = (
-        gains_by_node(run.plan, measurements, arms[-1], analysis.primary[workload]) if batch.phase == "confirm" else ()
-    )
     return Step(
         batch,
         reasons,
-        no_ops,
-        spans,
-        tuple(effects.values()),
-        float(np.median(walls)) if walls else None,
-        analysis.primary[workload],
-        tuple(filter(None, cautions)),
-        not_checked,
-        nodes,
-        _peaks(measurements, run.arms),
-        explain(run, measurements, analysis).get(arms[-1].name) if batch.phase == "confirm" else None,
-        steady_effects(run.plan, measurements, analysis).get(arms[-1].name) if batch.phase == "confirm" else None,
-        steps_of_trial(run.workloads.get(workload)),
+        no_ops=tuple(row for row, row_flags in flags.items() if Flag.NO_OP in row_flags),
+        spans=tuple((item.started, item.started + item.wall_s) for item in trials if item.started and item.wall_s),
+        baseline_s=float(np.median(walls)) if walls else None,
+        peaks=_peaks(measurements, run.arms),
+        confirmation=_confirm(run, measurements, analysis, arms[-1]) if batch.phase == "confirm" else Confirmation(),
+    )
+
+
+def _confirm(run: Run, measurements: Measurements, analysis: Analysis, arm: Arm) -> Confirmation:
+    slow_texts = describe_slow_trials(run.plan, measurements, analysis.primary, analysis.slow)
+    cautions = [f"Of {name} {text} than the others." for name, text in slow_texts.items()]
+    workload = run.workloads.get(arm.workload)
+    return Confirmation(
+        effect=next((item for item in analysis.primary_effects() if item.arm == arm.name), None),
+        metric=analysis.primary[arm.workload],
+        cautions=tuple(filter(None, [*cautions, short_run_note(measurements.apart)])),
+        unchecked=unchecked(workload, unstable_checks(measurements, run.plan, arm.workload)),
+        nodes=gains_by_node(run.plan, measurements, arm, analysis.primary[arm.workload]),
+        why=explain(run, measurements, analysis).get(arm.name),
+        steady=steady_effects(run.plan, measurements, analysis).get(arm.name),
+        trial=steps_of_trial(workload),
     )
 
 
 def _peaks(measurements: Measurements, arms: Iterable[Arm]) -> dict[str, int]:
-    peaks: dict[str, int] = {}
+    peaks: Counter[str] = Counter()
     for arm in arms:
         values = measurements.of(arm.name, MEMORY.name)
-        for peak in values[np.isfinite(values)].astype(np.int64).tolist():
-            peaks[arm.workload] = max(peaks.get(arm.workload, 0), peak)
-    return peaks
+        peaks |= Counter({arm.workload: int(values[np.isfinite(values)].max(initial=0))})  # the larger of both
+    return dict(peaks)
 
 
 def find_row(space: Space, run: Run, arm: Arm) -> int:
     """Return the row of the space that an arm ran."""
     levels = run.environments[arm.runs].levels
-    code = [factor_levels.index(levels[name]) for name, factor_levels in zip(space.factors, space.levels, strict=True)]
-    return int(np.flatnonzero((space.codes == np.array(code)).all(axis=1))[0])
+    cell = [factor_levels.index(levels[name]) for name, factor_levels in zip(space.factors, space.levels, strict=True)]
+    row = space.row_of(np.array(cell, np.int16))
+    assert row is not None, "an arm of a search runs a cell of its space"
+    return row
 
 
 def _make_batch(
@@ -157,21 +165,17 @@ def spent_s(steps: Iterable[Step], sessions: Sequence[float] = ()) -> float:
 
     ``sessions`` are the times when it began or was resumed; the gap before a resumption does not count.
     """
-    return within_s((span for step in steps for span in step.spans), sessions)
-
-
-def within_s(spans: Iterable[tuple[float, float]], sessions: Sequence[float] = ()) -> float:
-    """Return the seconds covered by trials, some in parallel, and the gaps between them."""
-    return sum(_running_and_gap_s(spans, sessions))
+    return sum(running_and_gap_s((span for step in steps for span in step.spans), sessions))
 
 
 def running_share(steps: Iterable[Step], sessions: Sequence[float] = ()) -> float:
     """Return the fraction of the time spent in which at least one trial ran; 1 before the first trial."""
-    running, between = _running_and_gap_s((span for step in steps for span in step.spans), sessions)
+    running, between = running_and_gap_s((span for step in steps for span in step.spans), sessions)
     return running / (running + between) if running else 1.0
 
 
-def _running_and_gap_s(spans: Iterable[tuple[float, float]], sessions: Sequence[float]) -> tuple[float, float]:
+def running_and_gap_s(spans: Iterable[tuple[float, float]], sessions: Sequence[float] = ()) -> tuple[float, float]:
+    """Return the seconds covered by trials, some in parallel, and those of the gaps between them."""
     gap_s = last = 0.0
     session_starts = np.sort(np.asarray(sessions, dtype=np.float64))
     in_order = sorted(spans)

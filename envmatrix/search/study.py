@@ -24,7 +24,7 @@ from envmatrix.system.atomic_files import (
     read_text,
     read_whole_lines,
     remove_partial_line,
-    store_error,
+    store_errors,
     write_whole,
 )
 from envmatrix.system.host import Host, this_host
@@ -98,10 +98,8 @@ class StudyFolder:
 
     def create(self, study: Study) -> None:
         """Make the folder and write study.json."""
-        try:
+        with store_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise store_error(error, self.path) from error
         write_whole(self.file, json.dumps(study.model_dump(mode="json", by_alias=True), indent=1) + "\n")
 
     def load(self) -> Study:

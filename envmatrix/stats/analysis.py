@@ -38,6 +38,7 @@ from envmatrix.stats.pairing import (
     log_ratios_over_copies,
     logs_of,
     ratio_from_log,
+    rescale_to_interleaved,
 )
 from envmatrix.stats.primary_metric import own_metrics, primary_metrics
 from envmatrix.stats.quality.contention import Waiting, contended, cpu_waits
@@ -46,11 +47,9 @@ from envmatrix.stats.quality.failures import (
     fails_more,
     fastest_filled,
     fill_with_slowest,
-    reference_fails_more,
     surely_slower,
 )
 from envmatrix.stats.quality.slow_trials import needs_more_blocks, slow_trial_mask, with_and_without_slow
-from envmatrix.stats.separate_references import rescale_to_interleaved
 from envmatrix.stats.stopping.alpha_spending import confidence_level, interim_analysis_blocks
 from envmatrix.stats.stopping.racing import Race, next_arms
 
@@ -74,6 +73,10 @@ class Analysis:
     slow: Bools = field(default_factory=lambda: np.zeros((0, 0), dtype=np.bool_))
     for_cpus: Mapping[str, Waiting] = field(default_factory=dict)
 
+    def level_of(self, arm: str) -> float:
+        """Return the confidence of an arm's interval; if it left the race early, that of its early verdict."""
+        return self.race.levels.get(arm, self.level) if self.race else self.level
+
     def primary_effects(self) -> tuple[Effect, ...]:
         """Return the effects in the primary metric, on which verdicts are based: one per arm with a reference."""
         return tuple(effect for effect in self.effects if effect.primary)
@@ -87,17 +90,12 @@ class Analysis:
 
 
 @dataclass(frozen=True)
-class _EstimationContext:
-    """The input of estimation; ``levels`` are confidences of arms that differ from ``level``."""
+class _Input:
+    """The input of estimation: an analysis without its effects, and what was measured and configured."""
 
-    plan: Plan
+    analysis: Analysis
     measured: Measurements
     environments: Mapping[str, Environment]
-    levels: Mapping[str, float]
-    level: float
-    primary: Mapping[str, Metric]
-    slow: Bools
-    for_cpus: Mapping[str, Waiting]
 
 
 def estimate(
@@ -116,9 +114,8 @@ def estimate(
     race = next_arms(plan, measured, workloads) if plan.race else None
     looks = interim_analysis_blocks(plan, len(measured.blocks))
     slow = slow_trial_mask(plan, measured, primary)
-    levels, level = race.levels if race else {}, confidence_level(plan, looks[-1])
-    for_cpus = cpu_waits(plan, measured)
-    run = _EstimationContext(plan, measured, environments or {}, levels, level, primary, slow, for_cpus)
+    level, for_cpus = confidence_level(plan, looks[-1]), cpu_waits(plan, measured)
+    run = _Input(Analysis(plan, (), primary, race, level, looks, slow, for_cpus), measured, environments or {})
     effects: list[Effect] = []
     for family in families(plan):
         work_differences = {arm.name: unequal_work(measured, arm, plan) for arm in family.arms}
@@ -131,23 +128,21 @@ def estimate(
                     _with_flags(effect, arm, work_differences[arm.name], run, family.copies, metric),
                     primary=metric is family_primary,
                     worst=effect.worst if metric is family_primary else None,
-                    best=effect.best if metric is family_primary else None,
                 )
                 for arm, effect in zip(family.arms, _family_effects(family, metric, run), strict=True)
                 if effect.ratio is not None or metric is family_primary
             ]
     order = {arm.name: index for index, arm in enumerate(plan.arms)}
-    ordered = tuple(sorted(effects, key=lambda effect: order[effect.arm]))
-    return Analysis(plan, ordered, primary, race, level, looks, slow, for_cpus)
+    return replace(run.analysis, effects=tuple(sorted(effects, key=lambda effect: order[effect.arm])))
 
 
-def _family_effects(family: Family, metric: Metric, run: _EstimationContext) -> list[Effect]:
+def _family_effects(family: Family, metric: Metric, run: _Input) -> list[Effect]:
     measured = run.measured
     index = {name: position for position, name in enumerate(measured.arms)}
     arm_rows, copies = [index[arm.name] for arm in family.arms], [index[name] for name in family.copies]
     logs = metric.sign * logs_of(measured.table[metric.name][[*copies, *arm_rows]])
-    is_primary = metric == run.primary[family.arms[0].workload]
-    log_views = with_and_without_slow(logs, run.slow[[*copies, *arm_rows]]) if is_primary else (logs,)
+    is_primary = metric == run.analysis.primary[family.arms[0].workload]
+    log_views = with_and_without_slow(logs, run.analysis.slow[[*copies, *arm_rows]]) if is_primary else (logs,)
     views = Views(tuple(log_ratios_over_copies(view, len(copies)) for view in log_views), measured.apart)
     differences = views.measured
     attempted_pairs = measured.attempted[arm_rows] & measured.attempted[copies[0]]
@@ -176,39 +171,31 @@ def _family_effects(family: Family, metric: Metric, run: _EstimationContext) -> 
 
 
 def _effects_in_all_views(
-    arms: Sequence[Arm], views: Views, comparison_counts: tuple[int, int], run: _EstimationContext
+    arms: Sequence[Arm], views: Views, comparison_counts: tuple[int, int], run: _Input
 ) -> list[Effect]:
     as_measured, *without_slow = (
-        _PairedWithErrors(numbers, *moderated_errors(numbers.error, numbers.units, comparison_counts[0]))
-        for numbers in views.paired()
+        (numbers, *moderated_errors(numbers.error, numbers.units, comparison_counts[0])) for numbers in views.paired()
     )
-    effects = []
+    effects, plan = [], run.analysis.plan
     for row, arm in enumerate(arms):
-        effect = _effect(arm, row, as_measured, comparison_counts, run)
+        effect = _effect(arm, row, as_measured, comparison_counts, run, max(2, plan.min_blocks))
         for view, other in zip(views.every[1:], without_slow, strict=True):
             if not np.array_equal(view[row], views.measured[row], equal_nan=True):
-                effect = _cover_both_views(
-                    effect, _effect(arm, row, other, comparison_counts, run, min_blocks=2), run.plan.margin
-                )
+                usual = _effect(arm, row, other, comparison_counts, run, 2)
+                effect = _cover_both_views(effect, usual, plan.margin)
         effects.append(effect)
     return effects
 
 
-@dataclass(frozen=True)
-class _PairedWithErrors:
-    """Paired statistics, with the errors (m,) used to judge them: ``own`` (m,), or moderated ones."""
-
-    numbers: PairedStatistics
-    error: Floats
-    own: Bools
-
-
 def _effect(
-    arm: Arm, row: int, paired_with_errors: _PairedWithErrors, among: tuple[int, int], run: _EstimationContext,
-    min_blocks: int | None = None,
+    arm: Arm, row: int, judged: tuple[PairedStatistics, Floats, Bools], among: tuple[int, int], run: _Input,
+    min_blocks: int,
 ) -> Effect:  # fmt: skip
-    """Return the effect of one row's mean; ``among`` is the number of comparisons and of reference copies."""
-    numbers = paired_with_errors.numbers
+    """Return the effect of one row's mean; ``among`` is the number of comparisons and of reference copies.
+
+    ``judged`` also has the errors (m,) used for conclusions, and which of them (m,) are not moderated.
+    """
+    numbers, errors, is_own = judged
     blocks, mean, spread = int(numbers.blocks[row]), float(numbers.mean[row]), float(numbers.spread[row])
     error, units = float(numbers.error[row]), int(numbers.units[row])
     effect = Effect(
@@ -217,14 +204,10 @@ def _effect(
         blocks=blocks, arm=arm.name, spread=spread if math.isfinite(spread) else None,
         error=error if math.isfinite(error) else None, units=units,
     )  # fmt: skip
-    needed = max(2, run.plan.min_blocks) if min_blocks is None else min_blocks
-    if blocks < needed:
-        return replace(effect, missing=needed - blocks)
-    level = run.levels.get(arm.name, run.level)
-    conclusion = draw_conclusion(
-        mean, float(paired_with_errors.error[row]), units, *among, level, run.plan.margin,
-        own=bool(paired_with_errors.own[row]),
-    )  # fmt: skip
+    if blocks < min_blocks:
+        return replace(effect, missing=min_blocks - blocks)
+    level, margin = run.analysis.level_of(arm.name), run.analysis.plan.margin
+    conclusion = draw_conclusion(mean, float(errors[row]), units, *among, level, margin, own=bool(is_own[row]))
     return replace(effect, **vars(conclusion))
 
 
@@ -242,10 +225,9 @@ def _cover_both_views(effect: Effect, usual: Effect, margin: float) -> Effect:
 
 
 def _with_flags(
-    effect: Effect, arm: Arm, work_notes: tuple[str, ...], run: _EstimationContext, copies: Sequence[str],
-    metric: Metric,
-) -> Effect:  # fmt: skip
-    facts = run.measured.facts[arm.name]
+    effect: Effect, arm: Arm, work_notes: tuple[str, ...], run: _Input, copies: Sequence[str], metric: Metric
+) -> Effect:
+    facts, analysis = run.measured.facts[arm.name], run.analysis
     outcomes, environment = facts.outcomes, run.environments.get(arm.runs)
     flag_states = {
         Flag.UNEQUAL_WORK: bool(work_notes),
@@ -254,20 +236,20 @@ def _with_flags(
         Flag.TOO_FEW_BLOCKS: effect.missing > 0,
         Flag.FAILED: outcomes["failed"] + outcomes["timed_out"] > 0,
         Flag.INVALID: outcomes["invalid"] > 0,
-        Flag.FAILS_MORE: not arm.is_control and fails_more(run.measured, arm.name, copies),
-        Flag.REFERENCE_FAILS_MORE: reference_fails_more(run.measured, arm.name, copies),
+        Flag.FAILS_MORE: not arm.is_control and fails_more(run.measured, [arm.name], copies),
+        Flag.REFERENCE_FAILS_MORE: fails_more(run.measured, copies, [arm.name]),
         Flag.INCOMPLETE: effect.incomplete > 0,
         Flag.UNPROVEN: bool(facts.unproven),
         Flag.NOT_IN_EFFECT: any(text.startswith(NOT_IN_EFFECT) for text in facts.unproven),
-        Flag.SLOW_TRIALS: bool(run.slow[run.measured.arms.index(arm.name)].any()),
+        Flag.SLOW_TRIALS: bool(analysis.slow[run.measured.arms.index(arm.name)].any()),
         Flag.NO_OP: not arm.is_control and _is_no_op(arm, run),
     }
-    if needs_more_blocks(run.plan, run.slow, (arm.name, *copies), effect.blocks):
+    if needs_more_blocks(analysis.plan, analysis.slow, (arm.name, *copies), effect.blocks):
         effect = withheld(effect, Flag.SLOW_TRIALS)
     if flag_states[Flag.REFERENCE_FAILS_MORE]:
         effect = _unless_slower_at_best(effect, [run.measured.facts[name] for name in copies])
     if metric.is_speed:
-        effect = unless_contended(effect, contended(run.for_cpus, copies, arm.name), run.plan.margin)
+        effect = unless_contended(effect, contended(analysis.for_cpus, copies, arm.name), analysis.plan.margin)
         flag_states[Flag.CONTENDED] = effect.contended.shares is not None or effect.withheld == Flag.CONTENDED
     return replace(effect, flags=tuple(flag for flag, is_set in flag_states.items() if is_set), notes=work_notes)
 
@@ -278,27 +260,21 @@ def _unless_slower_at_best(effect: Effect, reference: Sequence[ArmFacts]) -> Eff
     return effect if stays else withheld(effect, Flag.REFERENCE_FAILS_MORE)
 
 
-def _is_no_op(arm: Arm, run: _EstimationContext) -> bool:
+def _is_no_op(arm: Arm, run: _Input) -> bool:
     """Return whether everything an arm checks beyond its reference was also true of the reference.
 
     Return False without such checks, if some were not verified, or if one is of a variable, whose reader is unknown. A
     setting without a check may have an effect that nothing shows.
     """
-    if run.measured.facts[arm.name].unproven:
+    reference = next((other for other in run.analysis.plan.arms if other.name == arm.reference), None)
+    if run.measured.facts[arm.name].unproven or reference is None or arm.workload != reference.workload:
         return False
-    reference = next((other for other in run.plan.arms if other.name == arm.reference), None)
-    environment, other = (
-        run.environments.get(compared_arm.runs) if compared_arm else None for compared_arm in (arm, reference)
-    )
-    if reference is None or environment is None or other is None or arm.workload != reference.workload:
+    environment, other = run.environments.get(arm.runs), run.environments.get(reference.runs)
+    extra_claims = set(environment.claims) - set(other.claims) if environment and other else set()
+    if not extra_claims or any(claim.path.startswith("variables.") for claim in extra_claims):
         return False
-    extra_claims = set(environment.claims) - set(other.claims)
-    if not extra_claims or any(
-        claim.path.startswith("variables.") for claim in extra_claims
-    ):  # the reader of a variable is unknown
-        return False
-    arm_settings, reference_settings = (run.measured.facts[name].settled for name in (arm.name, reference.name))
-    return bool(arm_settings) and set(arm_settings) <= set(reference_settings)
+    settings, reference_settings = (run.measured.facts[name].settled for name in (arm.name, reference.name))
+    return bool(settings) and set(settings) <= set(reference_settings)
 
 
 def between(
@@ -350,16 +326,14 @@ def _contrast(
     analysis: Analysis, measured: Measurements, old: Arm, new: Arm, environments: Mapping[str, Environment]
 ) -> Effect:
     plan = analysis.plan
-    levels = analysis.race.levels if analysis.race else {}
-    highest_level = max(levels.get(arm.name, analysis.level) for arm in (old, new))
+    highest_level = max(analysis.level_of(arm.name) for arm in (old, new))
     # Bonferroni: drawing the largest |t| of all pairs would make intervals only 1 % narrower.
-    each = {new.name: 1.0 - (1.0 - highest_level) / pairs_to_pick_from(plan, measured, old, new)}
+    level = 1.0 - (1.0 - highest_level) / pairs_to_pick_from(plan, measured, old, new)
     work_notes, slow = _work_differences(measured, old, new, plan), analysis.slow
     if interleaved_original(old.name, plan) != interleaved_original(new.name, plan):
         measured, slow = rescale_to_interleaved(plan, measured, analysis.primary, slow)
     # A family of one is not moderated: the family's mean variance depends on the reference.
-    judged = (analysis.level, analysis.primary, slow, analysis.for_cpus)
-    run = _EstimationContext(plan, measured, environments, each, *judged)
+    run = _Input(replace(analysis, race=None, level=level, slow=slow), measured, environments)
     family = Family(old.name, (old.name,), (replace(new, reference=old.name),))
     metric = analysis.primary[old.workload]
     (effect,) = _family_effects(family, metric, run)
@@ -376,13 +350,9 @@ def _work_differences(measured: Measurements, old: Arm, new: Arm, plan: Plan) ->
 
 def pairs_to_pick_from(plan: Plan, measured: Measurements, old: Arm, new: Arm) -> int:
     """Return how many pairs the two can be picked from: of all arms with numbers in their table, or both tables."""
-    both, tables = {old.name, new.name}, [family_members(family) for family in families(plan)]
+    both = {old.name, new.name}
+    tables = [{*family.copies, *(arm.name for arm in (*family.arms, *family.beside))} for family in families(plan)]
     known = set().union(*([own for own in tables if both <= own] or [own for own in tables if both & own]))
     ran = {name for name in known if measured.facts[name].outcomes["ok"]}
     names = {arm.name for arm in plan.arms if arm.name in ran and not (arm.is_control or arm.is_alone)}
     return math.comb(len(names | both), 2)
-
-
-def family_members(family: Family) -> set[str]:
-    """Return the names of all arms in a family's table, including the reference and its copies."""
-    return {family.reference, *family.copies, *(arm.name for arm in (*family.arms, *family.beside))}

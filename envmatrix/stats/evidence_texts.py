@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
 from envmatrix.evidence import notices
-from envmatrix.evidence.base import Part, once_for_each
+from envmatrix.evidence.base import once_for_each
 from envmatrix.evidence.evidence import Evidence
 from envmatrix.evidence.settings_in_effect import settled
 
@@ -23,13 +22,8 @@ EVIDENCE = (
 )  # fmt: skip
 #: Evidence about the machine, independent of the environment.
 _MACHINE = (
-    "system.kernel",
-    "cpu.architecture",
-    "cpu.model",
-    "cpu.flags",
-    "memory.numa_nodes",
-    "memory.total_bytes",
-)
+    "system.kernel", "cpu.architecture", "cpu.model", "cpu.flags", "memory.numa_nodes", "memory.total_bytes",
+)  # fmt: skip
 #: Parts of the evidence with texts; the others may differ between any two trials.
 _PARTS = tuple(sorted(frozenset(Evidence.model_fields) - {"variables", "programs", "unseen_share"}))
 _read_parts = attrgetter(*_PARTS)
@@ -76,11 +70,8 @@ def evidence_facts(evidence: Evidence) -> EvidenceFacts:
 @once_for_each
 def _texts(*parts: Any) -> EvidenceTexts:
     evidence = Evidence.model_construct(**dict(zip(_PARTS, parts, strict=True)))
-    return EvidenceTexts(
-        settled(evidence),
-        tuple(_texts_at(evidence, EVIDENCE, as_text)),
-        tuple(_texts_at(evidence, _MACHINE, json.dumps)),
-    )
+    shown, machine = _texts_at(evidence, EVIDENCE, as_text), _texts_at(evidence, _MACHINE, json.dumps)
+    return EvidenceTexts(settled(evidence), shown, machine)
 
 
 def as_text(value: object) -> str:
@@ -88,13 +79,8 @@ def as_text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _texts_at(
-    evidence: Evidence, paths: tuple[str, ...], to_text: Callable[[object], str]
-) -> Iterator[tuple[str, str]]:
-    """Yield each of the ``paths`` with a known value, and its text."""
-    for part, part_paths in itertools.groupby(paths, lambda path: path.partition(".")[0]):
-        values: Part | None = getattr(evidence, part, None)
-        for path in part_paths:
-            value = getattr(values, path.partition(".")[2], None)
-            if value is not None:
-                yield path, to_text(value)
+def _texts_at(evidence: Evidence, paths: tuple[str, ...], to_text: Callable[[object], str]) -> Texts:
+    """Return each of the ``paths`` with a known value, and its text."""
+    names = [path.partition(".") for path in paths]
+    values = [getattr(getattr(evidence, part), name, None) for part, _, name in names]
+    return tuple((path, to_text(value)) for path, value in zip(paths, values, strict=True) if value is not None)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from envmatrix.errors import StoreError
 from envmatrix.plan.interleaving import turn_length_text
@@ -18,17 +19,15 @@ from envmatrix.plan.schedule import CONTROL
 from envmatrix.results import RunFolder
 from envmatrix.stats.effects import DISQUALIFYING_FLAGS, Flag
 from envmatrix.stats.inference.change_points import FALSE_ALARM_RATE, MIN_RUNS, change_points, fewest_runs
-from envmatrix.stats.metrics import VALUE, finite_or_nan
+from envmatrix.stats.metrics import VALUE
 from envmatrix.stats.pairing import ratio_from_log
 from envmatrix.system.regular_files import read_bytes
 
 _SUMMARY = "summary.json"
 #: Flags that must be shown with a speed-up.
 _TOLD = DISQUALIFYING_FLAGS | {Flag.REFERENCE_FAILS_MORE, Flag.CONTENDED}
-_SCHEMA = 1
 #: The warning in summary.json for a run that was too short (``report.warning.WarningKind.SHORT_RUN``).
 _SHORT_RUN = "short-run"
-_EFFECTS_MARKER = b'\n "effects": ['
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Point:
     ``barred`` lists why it may not be called the best, or what weakens it, such as other work. ``withheld`` is why it
     has no verdict although the interval excludes 1. ``unchecked``: equal work was not checked. ``short``: the run was
     too short to allow for slow phases. ``versions`` are read from its processes, as (evidence, value). ``metric`` is
-    label, unit and better direction of ``mean``, or '' if an older run lacks them.
+    label, unit and better direction of ``mean``, or '' for the default ones.
     """
 
     run: str
@@ -121,112 +120,90 @@ class History:
 
 
 SeriesKey = tuple[str, str, str, str, str, str]
-#: Keys that identify the series of one machine.
-_SERIES_KEYS = ("workload", "engine", "environment", "metric")
 
 
-def _finite(value: object) -> float | None:
-    parsed = finite_or_nan(value)
-    return parsed if math.isfinite(parsed) else None
+class _Part(BaseModel):
+    """A part of a summary.json, as far as a history needs it."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
-@dataclass(frozen=True)
-class _SummaryContents:
-    """The parts of a summary.json needed for a history."""
+class _SummaryArm(_Part):
+    workload: str
+    engine: str
+    environment: str
+    metric: str
+    mean: float | None
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    flags: tuple[str, ...] = ()
+    withheld: str | None = None
+    versions: Mapping[str, str] = Field(default_factory=dict)
+    label: str = ""
+    unit: str = ""
+    better: str = ""
+    in_turns: int = 0
+    turns_of: str = ""
 
+
+class _SummaryAnswer(_Part):
+    workload: str
+    engine: str
+    equal_work_checked: bool
+
+
+class _SummaryWarning(_Part):
+    kind: str
+
+
+class _Summary(_Part):
+    schema_number: Literal[1] = Field(alias="schema")
     created: str
     host: str
-    arms: tuple[Mapping[str, object], ...]
-    schedules: Mapping[tuple[str, str], str]
-    unchecked: frozenset[tuple[str, str]]
-    short: bool
+    turn: int | None = None
+    best: tuple[_SummaryAnswer, ...] = ()
+    arms: tuple[_SummaryArm, ...]
+    warnings: tuple[_SummaryWarning, ...] = ()
+
+    @field_validator("arms")
+    @classmethod
+    def _check_unique_arms(cls, arms: tuple[_SummaryArm, ...]) -> tuple[_SummaryArm, ...]:
+        if len({(arm.workload, arm.engine, arm.environment, arm.metric) for arm in arms}) < len(arms):
+            msg = "an arm is listed more than once"
+            raise ValueError(msg)
+        return arms
 
 
-def _points(body: _SummaryContents, run: str) -> Iterator[tuple[SeriesKey, Point]]:
-    for arm in body.arms:
-        mean = _finite(arm.get("mean", arm.get("median")))  # older summaries have only the median
-        if mean is None or mean <= 0:
+def _points(summary: _Summary, run: str, host: str) -> Iterator[tuple[SeriesKey, Point]]:
+    schedules = _schedules(summary)
+    unchecked = {(answer.workload, answer.engine) for answer in summary.best if not answer.equal_work_checked}
+    is_short = any(warning.kind == _SHORT_RUN for warning in summary.warnings)
+    for arm in summary.arms:
+        if arm.mean is None or arm.mean <= 0:
             continue
-        workload, engine, environment, metric = (str(arm.get(name)) for name in _SERIES_KEYS)
-        ratio, low, high = (_finite(arm.get(name)) for name in ("ratio", "low", "high"))
-        flags = arm.get("flags")
-        known = set(map(str, flags)) if isinstance(flags, list) else set()
-        held = str(arm.get("withheld") or "")
-        barred = tuple(sorted(known & _TOLD - {held}))
-        is_unchecked, versions = (workload, engine) in body.unchecked, _versions(arm.get("versions"))
-        label, unit, better = (str(arm.get(name) or "") for name in ("label", "unit", "better"))
-        details = (barred, held, is_unchecked, body.short, versions, (label, unit, better))
-        point = Point(run, body.created, mean, ratio, low, high, *details)
-        schedule = body.schedules[workload, engine]
-        yield (body.host, workload, engine, schedule, metric, environment), point
+        table, held = (arm.workload, arm.engine), arm.withheld or ""
+        barred = tuple(sorted(_TOLD.intersection(arm.flags) - {held}))
+        details = barred, held, table in unchecked, is_short, tuple(arm.versions.items())
+        metric = arm.label, arm.unit, arm.better
+        point = Point(run, summary.created, arm.mean, arm.ratio, arm.low, arm.high, *details, metric)
+        yield (host, *table, schedules.get(table, ""), arm.metric, arm.environment), point
 
 
-def _versions(versions: object) -> tuple[tuple[str, str], ...]:
-    return tuple((str(name), str(value)) for name, value in versions.items()) if isinstance(versions, dict) else ()
-
-
-def _without_effects(document: bytes) -> bytes:
-    """Return a summary.json cut off before its effects, which are most of it and not needed here.
-
-    Only envmatrix's own writer puts a line break before that key, and JSON strings escape line breaks. Other documents
-    are returned as they are.
-    """
-    head, marker, _ = document.partition(_EFFECTS_MARKER)
-    return head.rstrip().rstrip(b",") + b"}" if marker else document
-
-
-def _read_summary(file: Path) -> _SummaryContents | None:
-    try:
-        body: object = json.loads(_without_effects(read_bytes(file)))
-    except (OSError, ValueError, RecursionError):
-        return None
-    if not isinstance(body, dict) or not isinstance(body.get("schema"), int) or body["schema"] > _SCHEMA:
-        return None
-    arms = body.get("arms")
-    if not isinstance(arms, list) or not all(isinstance(arm, dict) for arm in arms):
-        return None
-    keys = [tuple(str(arm.get(name)) for name in _SERIES_KEYS) for arm in arms]
-    try:
-        host = RunFolder(file.parent).names.real_host(str(body.get("host") or ""))
-    except StoreError:
-        return None
-    unknown, short = frozenset(_unchecked(body)), _is_short(body)
-    read = _SummaryContents(str(body.get("created") or ""), host, tuple(arms), _schedules(body, arms), unknown, short)
-    return read if len(set(keys)) == len(keys) else None
-
-
-def _schedules(body: Mapping[str, object], arms: Iterable[Mapping[str, object]]) -> dict[tuple[str, str], str]:
-    """Return the schedule of each workload and engine; older summaries contain less about it.
+def _schedules(summary: _Summary) -> dict[tuple[str, str], str]:
+    """Return the schedule of each interleaved workload and engine.
 
     Without known steps, a turn is a fraction of a second; a program may also run uninterrupted among interleaved ones.
     """
     schedules: dict[tuple[str, str], str] = {}
-    turn = body.get("turn")
-    requested = "turns" if str(body.get("schedule") or "").startswith("turns of") else ""
-    for arm in arms:
-        group_key, program = (str(arm.get("workload")), str(arm.get("engine"))), arm.get("metric") == VALUE.name
-        took_turns = not program or finite_or_nan(arm.get("in_turns")) > 0
-        steps = not program or arm.get("turns_of") == "steps"
-        schedule_text = f"turns of {turn_length_text(turn, steps=steps)}" if isinstance(turn, int) else requested
-        schedules[group_key] = schedule_text if took_turns else schedules.get(group_key, "")
+    if summary.turn is None:
+        return schedules
+    for arm in summary.arms:
+        is_program = arm.metric == VALUE.name
+        if arm.in_turns or not is_program:
+            length = turn_length_text(summary.turn, steps=not is_program or arm.turns_of == "steps")
+            schedules[arm.workload, arm.engine] = f"turns of {length}"
     return schedules
-
-
-def _unchecked(body: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Yield workload and engine of answers without a check of equal work; older runs have it only in the headline."""
-    answers = body.get("best")
-    for answer in answers if isinstance(answers, list) else ():
-        if isinstance(answer, dict):
-            says_unchecked = str(answer.get("headline")).endswith("Equal work not checked.")
-            if not answer.get("equal_work_checked", not says_unchecked):
-                yield str(answer.get("workload")), str(answer.get("engine"))
-
-
-def _is_short(body: Mapping[str, object]) -> bool:
-    """Return whether the run's own report has the short-run warning."""
-    warnings = body.get("warnings")
-    warning_list = warnings if isinstance(warnings, list) else []
-    return any(isinstance(item, dict) and item.get("kind") == _SHORT_RUN for item in warning_list)
 
 
 def _with_changes(series: Series, error: float) -> Series:
@@ -245,19 +222,10 @@ def _with_changes(series: Series, error: float) -> Series:
 
 def _series_with_changes(collected: Mapping[SeriesKey, list[Point]]) -> Iterator[Series]:
     """Yield all series; those of one host, workload, engine, schedule and metric share the error (Bonferroni)."""
-    all_series = [
-        Series(
-            host,
-            workload,
-            engine,
-            environment,
-            metric,
-            tuple(sorted(points, key=lambda point: (point.created, point.run))),
-            (),
-            schedule=schedule,
-        )
-        for (host, workload, engine, schedule, metric, environment), points in sorted(collected.items())
-    ]
+    all_series = []
+    for (host, workload, engine, schedule, metric, environment), points in sorted(collected.items()):
+        by_time = tuple(sorted(points, key=lambda point: (point.created, point.run)))
+        all_series.append(Series(host, workload, engine, environment, metric, by_time, (), schedule=schedule))
     groups = Counter(series_group(series) for series in all_series if any(map(series.value, series.points)))
     for series in all_series:
         yield _with_changes(series, FALSE_ALARM_RATE / max(1, groups[series_group(series)]))
@@ -275,13 +243,14 @@ def read_history(results: Path) -> History:
     """
     collected: dict[SeriesKey, list[Point]] = {}
     runs, unreadable = 0, []
-    folders = sorted(path for path in results.iterdir() if (path / _SUMMARY).exists()) if results.is_dir() else []
-    for folder in folders:
-        body = _read_summary(folder / _SUMMARY)
-        if body is None:
-            unreadable.append(folder.name)
+    for file in sorted(results.glob(f"*/{_SUMMARY}")):
+        try:
+            summary = _Summary.model_validate_json(read_bytes(file))
+            host = RunFolder(file.parent).names.real_host(summary.host)
+        except (OSError, ValueError, StoreError):
+            unreadable.append(file.parent.name)
             continue
         runs += 1
-        for key, point in _points(body, folder.name):
+        for key, point in _points(summary, file.parent.name, host):
             collected.setdefault(key, []).append(point)
     return History(runs, tuple(_series_with_changes(collected)), tuple(unreadable))

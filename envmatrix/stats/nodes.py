@@ -87,34 +87,23 @@ def compare_nodes(plan: Plan, measured: Measurements, metrics: Mapping[str, Metr
     """
     if len(measured.nodes) < 2:
         return ()
-    mixed = mixed_blocks(measured)
-    of_column = _node_of_columns(measured)
     reports = []
     for baseline in (arm for arm in plan.arms if any(other.reference == arm.name for other in plan.arms)):
         metric = metrics[baseline.workload]
         logs = metric.sign * logs_of(measured.of(baseline.name, metric.name))
-        groups = _values_by_node(logs, measured.begins, of_column)
+        groups = _values_by_node(logs, measured)
         if len(groups) >= 2:
-            interactions = _interaction_p_values(plan, measured, baseline, metric, of_column)
-            reports.append(_report(baseline, groups, interactions, mixed))
+            interactions = _interaction_p_values(plan, measured, baseline, metric)
+            reports.append(_report(baseline, groups, interactions, mixed_blocks(measured)))
     return tuple(reports)
 
 
 def gains_by_node(plan: Plan, measured: Measurements, arm: Arm, metric: Metric) -> tuple[NodeGain, ...]:
     """Return the gain of ``arm`` on each node, best first; return () if fewer than two nodes ran its blocks."""
     family = next(family for family in families(plan) if arm in family.arms)
-    groups = _values_by_node(_ratios(measured, family, arm, metric), measured.begins, _node_of_columns(measured))
-    gains = [
-        NodeGain(node, values.values.size, ratio_from_log(float(values.values.mean())))
-        for node, values in groups.items()
-    ]
-    return tuple(sorted(gains, key=lambda one: -one.ratio)) if len(gains) > 1 else ()
-
-
-def _node_of_columns(measured: Measurements) -> list[str]:
-    """Return the node of each column of the table, or '' for a block that ran on several."""
-    node_of_block = {block: names[0] for block, names in measured.block_nodes.items() if len(names) == 1}
-    return [node_of_block.get(int(block), "") for block in measured.blocks]
+    groups = _values_by_node(_ratios(measured, family, arm, metric), measured)
+    gains = [NodeGain(name, on.values.size, ratio_from_log(float(on.values.mean()))) for name, on in groups.items()]
+    return tuple(sorted(gains, key=lambda gain: -gain.ratio)) if len(gains) > 1 else ()
 
 
 def _ratios(measured: Measurements, family: Family, arm: Arm, metric: Metric) -> Floats:
@@ -132,15 +121,17 @@ class OnNode:
     @property
     def mean(self) -> Mean:
         """The mean of the values, with an error that allows for slow phases of the node (``slow_phases``)."""
-        found = summarise_pairs(self.values[None], apart(self.begins))
-        return Mean(float(found.mean[0]), float(found.error[0]), int(found.units[0]))
+        summary = summarise_pairs(self.values[None], apart(self.begins))
+        return Mean(float(summary.mean[0]), float(summary.error[0]), int(summary.units[0]))
 
 
-def _values_by_node(values: Floats, begins: Floats, nodes: Sequence[str]) -> dict[str, OnNode]:
-    """Return node -> its finite values by block."""
-    there = np.isfinite(values)
-    node_values = {name: there & np.array([node == name for node in nodes]) for name in dict.fromkeys(nodes) if name}
-    return {name: OnNode(values[numbers], begins[numbers]) for name, numbers in node_values.items() if numbers.any()}
+def _values_by_node(values: Floats, measured: Measurements) -> dict[str, OnNode]:
+    """Return node -> its finite values by block, without blocks that ran on several nodes."""
+    nodes = [measured.block_nodes.get(int(block), ()) for block in measured.blocks]
+    names = dict.fromkeys(names[0] for names in nodes if len(names) == 1)
+    present, begins = np.isfinite(values), measured.begins
+    rows = {name: present & np.array([on == (name,) for on in nodes]) for name in names}
+    return {name: OnNode(values[blocks], begins[blocks]) for name, blocks in rows.items() if blocks.any()}
 
 
 def _report(
@@ -170,19 +161,14 @@ def anova_p_value(groups: Sequence[OnNode]) -> float | None:
     return min(quotient(one, other, len(pairs), LEVEL).p for one, other in pairs)
 
 
-def _interaction_p_values(
-    plan: Plan, measured: Measurements, baseline: Arm, metric: Metric, nodes: Sequence[str]
-) -> dict[str, float]:
-    p_values: dict[str, float] = {}
-    for family in families(plan):
-        if family.reference != baseline.name or any(arm.is_control for arm in family.arms):
-            continue
-        for arm in family.arms:
-            groups = _values_by_node(_ratios(measured, family, arm, metric), measured.begins, nodes)
-            p = anova_p_value(list(groups.values()))
-            if p is not None:
-                p_values[arm.environment] = p
-    return holm(p_values)
+def _interaction_p_values(plan: Plan, measured: Measurements, baseline: Arm, metric: Metric) -> dict[str, float]:
+    p_values = {
+        arm.environment: anova_p_value(list(_values_by_node(_ratios(measured, family, arm, metric), measured).values()))
+        for family in families(plan)
+        for arm in family.arms
+        if family.reference == baseline.name and not arm.is_control
+    }
+    return holm({name: p for name, p in p_values.items() if p is not None})
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:

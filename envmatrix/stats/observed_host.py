@@ -16,29 +16,17 @@ def observed_host(host: Host, measured: Measurements) -> Host:
     """
     if host.kernel is not None:
         return host
-    architecture, flags = _agreed_text(measured, "cpu.architecture"), _agreed_value(measured, "cpu.flags")
+    facts = {path: json.loads(next(iter(values))) for path, values in measured.machine.items() if len(values) == 1}
+    texts = {path: value for path, value in facts.items() if isinstance(value, str)}
+    numbers = {path: value for path, value in facts.items() if isinstance(value, int)}
+    architecture, flags = texts.get("cpu.architecture"), facts.get("cpu.flags")
     is_x86 = architecture == "x86_64"  # other kernels do not say whether they run on a hypervisor
     return replace(
         host,
-        kernel=_agreed_text(measured, "system.kernel"),
+        kernel=texts.get("system.kernel"),
         machine=architecture,
-        cpu_model=_agreed_text(measured, "cpu.model"),
-        numa_nodes=_agreed_integer(measured, "memory.numa_nodes"),
-        memory_bytes=_agreed_integer(measured, "memory.total_bytes"),
+        cpu_model=texts.get("cpu.model"),
+        numa_nodes=numbers.get("memory.numa_nodes"),
+        memory_bytes=numbers.get("memory.total_bytes"),
         hypervisor="hypervisor" in flags if is_x86 and isinstance(flags, list) else None,
     )
-
-
-def _agreed_text(measured: Measurements, path: str) -> str | None:
-    value = _agreed_value(measured, path)
-    return value if isinstance(value, str) else None
-
-
-def _agreed_integer(measured: Measurements, path: str) -> int | None:
-    value = _agreed_value(measured, path)
-    return value if isinstance(value, int) else None
-
-
-def _agreed_value(measured: Measurements, path: str) -> object:
-    values = list(measured.machine.get(path, ()))
-    return json.loads(values[0]) if len(values) == 1 else None

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.plan import Arm, Plan
 from envmatrix.stats.inference.slow_phases import standard_errors
+from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric
 
 Floats = NDArray[np.float64]
@@ -82,7 +83,7 @@ class Views:
 
     def minus(self, others: Views) -> Views:
         """Return the differences from ``others``, row by row, or from their single row."""
-        return Views(tuple(one - other for one, other in zip(self.every, others.every, strict=True)), self.far)
+        return Views(tuple(view - other for view, other in zip(self.every, others.every, strict=True)), self.far)
 
 
 def families(plan: Plan) -> list[Family]:
@@ -172,10 +173,38 @@ def log_ratios(arms: Floats, copies: Floats, metric: Metric) -> Floats:
 def summarise_pairs(differences: Floats, far: Floats | None = None) -> PairedStatistics:
     """Summarise the finite values of (m, blocks) differences; ``far``: see ``slow_phases.apart``."""
     # numpy's nanmean and nanstd are not used: they warn about arms without a pair.
-    there = np.isfinite(differences)
-    count = there.sum(axis=1)
-    mean = np.where(there, differences, 0.0).sum(axis=1) / np.maximum(count, 1)
-    parts = np.where(there, differences - mean[:, None], 0.0)
+    is_present = np.isfinite(differences)
+    count = is_present.sum(axis=1)
+    mean = np.where(is_present, differences, 0.0).sum(axis=1) / np.maximum(count, 1)
+    parts = np.where(is_present, differences - mean[:, None], 0.0)
     spread = np.sqrt((parts**2).sum(axis=1) / np.where(count > 1, count - 1, np.nan))
-    error, units = standard_errors(parts / np.maximum(count, 1)[:, None], there, far)
+    error, units = standard_errors(parts / np.maximum(count, 1)[:, None], is_present, far)
     return PairedStatistics(count, np.where(count > 0, mean, np.nan), spread, error, units)
+
+
+def rescale_to_interleaved(
+    plan: Plan, measured: Measurements, primary: Mapping[str, Metric], slow: Bools
+) -> tuple[Measurements, Bools]:
+    """Return the primary numbers and the slow-trial mask as if all compared arms had been interleaved.
+
+    In each block, numbers of uninterrupted arms are multiplied by the interleaved reference over its uninterrupted
+    copy. Their ratios to their references are kept, so they can be compared with interleaved arms.
+    """
+    table, slow_marks = dict(measured.table), slow.copy()
+    index = {name: row for row, name in enumerate(measured.arms)}
+    plan_families = families(plan)
+    for family in plan_families:
+        interleaved_name = interleaved_original(family.reference, plan)
+        if interleaved_name == family.reference:
+            continue
+        all_copies = (candidate.copies for candidate in plan_families if candidate.reference == interleaved_name)
+        copy_rows = [index[str(name)] for name in max(all_copies, key=len, default=(interleaved_name,))]
+        separate_rows = [index[name] for name in (family.reference, *(arm.name for arm in family.arms))]
+        metric = primary[family.arms[0].workload].name
+        logs = logs_of(table[metric])
+        values = table[metric].copy()
+        values[separate_rows] *= np.exp(mean_copies(logs[copy_rows]) - logs[separate_rows[0]])
+        table[metric] = values
+        if slow.size:
+            slow_marks[separate_rows] |= slow[[*copy_rows, separate_rows[0]]].any(axis=0)
+    return replace(measured, table=table), slow_marks

@@ -69,6 +69,11 @@ class Candidates:
         return ~surely_not_best(self.differences, self.differences, max(1, tests))
 
     @cached_property
+    def mean(self) -> Floats:
+        """The mean log ratio of each arm, as measured."""
+        return self.differences.paired()[0].mean
+
+    @cached_property
     def ranks(self) -> Ints:
         """The ranks of the arms by simplicity; equally simple arms share one."""
         order = sorted(set(self.settings))
@@ -105,13 +110,10 @@ def choose_best_set(
     if not any(faster):
         return None
     able_arms = [arm for arm, _ in able]
-    candidates = Candidates(
-        _log_ratio_views(analysis, measured, able_arms),
-        np.array([math.log(effect.low or 1.0) for _, effect in able]),
-        np.array(faster, dtype=np.bool_),
-        [_changed_setting_counts(arm, analysis.plan.arms, environments) for arm in able_arms],
-        analysis.plan.margin,
-    )
+    differences = _log_ratio_views(analysis, measured, able_arms)
+    low = np.array([math.log(effect.low or 1.0) for _, effect in able])
+    settings = [_changed_setting_counts(arm, analysis.plan.arms, environments) for arm in able_arms]
+    candidates = Candidates(differences, low, np.array(faster, np.bool_), settings, analysis.plan.margin)
     if later:
         candidates = _in_steady_state(candidates, [(effect, later[arm.name]) for arm, effect in able])
     tests = len(arms) / BEST_SET_SHARE if analysis.race else len(able) - 1
@@ -132,7 +134,7 @@ def _in_steady_state(candidates: Candidates, effects: Sequence[tuple[Effect, Ste
 
 def _choice(candidates: Candidates, arms: Sequence[Arm], tests: float) -> Choice:
     recommended_row, in_best_set, gain = recommend_candidate(candidates, tests)
-    mean = candidates.differences.paired()[0].mean
+    mean = candidates.mean
     ranked = sorted(map(int, np.flatnonzero(in_best_set)), key=lambda at: -float(mean[at]))
     names = tuple(arms[at].name for at in ranked)
     recommendable = _recommendable_rows(candidates, in_best_set)
@@ -160,18 +162,16 @@ def _lead(candidates: Candidates, fastest: int, chosen: int, tests: float) -> fl
 def _log_ratio_views(analysis: Analysis, measured: Measurements, arms: Sequence[Arm]) -> Views:
     """Return the log ratios of arms, each over its own reference, with and without slow trials."""
     index = {name: row for row, name in enumerate(measured.arms)}
-    rows: list[tuple[Floats, Floats]] = []
-    for arm in arms:
+
+    def log_ratios(arm: Arm, left_out: Bools) -> Floats:
         family = next(family for family in families(analysis.plan) if arm in family.arms)
         metric = analysis.primary[family.arms[0].workload]
-        arm_rows = [*(index[name] for name in family.copies), index[arm.name]]
-        logs = metric.sign * logs_of(measured.table[metric.name][arm_rows])
-        usual = np.where(analysis.slow[arm_rows], np.nan, logs)
-        rows.append(
-            (log_ratios_over_copies(logs, len(family.copies))[0], log_ratios_over_copies(usual, len(family.copies))[0])
-        )
-    all_logs, usual = (np.vstack(view) for view in zip(*rows, strict=True))
-    return Views((all_logs, usual) if analysis.slow.any() else (all_logs,), measured.apart)
+        rows = [*(index[name] for name in family.copies), index[arm.name]]
+        logs = metric.sign * logs_of(measured.table[metric.name][rows])
+        return log_ratios_over_copies(np.where(left_out[rows], np.nan, logs), len(family.copies))
+
+    masks = (np.zeros_like(analysis.slow), analysis.slow)[: 1 + analysis.slow.any()]
+    return Views(tuple(np.vstack([log_ratios(arm, mask) for arm in arms]) for mask in masks), measured.apart)
 
 
 def _changed_setting_counts(arm: Arm, arms: Sequence[Arm], environments: Mapping[str, Environment]) -> tuple[int, int]:
@@ -196,16 +196,14 @@ def recommend_candidate(candidates: Candidates, tests: float) -> tuple[int, Bool
     not significantly faster (it has slow trials, or another reference) may surely beat all that are. Then the
     recommended arm is not in the set. At least one of ``candidates`` must be faster.
     """
-    differences = candidates.differences
-    in_best_set = candidates.in_best_set(tests)
-    numbers = differences.paired()[0]
-    mean = numbers.mean
+    in_best_set, mean = candidates.in_best_set(tests), candidates.mean
     able = _recommendable_rows(candidates, in_best_set)
     recommended_row = able[int(_picked(mean[able], candidates.ranks[able], candidates.margin))]
     rivals = [at for at, rank in enumerate(candidates.ranks) if rank == candidates.ranks[recommended_row] or at in able]
     raw_gain, low = float(mean[recommended_row]), float(candidates.low[recommended_row])
+    differences = candidates.differences
     cross_gain = cross_fitted_gain(differences.measured[rivals], candidates.ranks[rivals], candidates.margin)
-    error = numbers.error if candidates.error is None else candidates.error
+    error = differences.paired()[0].error if candidates.error is None else candidates.error
     return recommended_row, in_best_set, told_gain(raw_gain, low, float(error[recommended_row]), cross_gain)
 
 
@@ -246,11 +244,9 @@ def cross_fitted_gain(differences: Floats, ranks: Ints, margin: float) -> float:
     sums, counts = first_half @ values.T, first_half @ is_present.T.astype(np.float64)
     other_sums, other_counts = (~first_half) @ values.T, (~first_half) @ is_present.T.astype(np.float64)
     fastest_rows = _picked(np.where(counts > 0, sums / np.maximum(counts, 1), -np.inf), ranks, margin)
-    half_index = np.arange(len(first_half))
-    has_other_half = other_counts[half_index, fastest_rows] > 0
-    half_gains = (
-        other_sums[half_index, fastest_rows][has_other_half] / other_counts[half_index, fastest_rows][has_other_half]
-    )
+    picked = np.arange(len(first_half)), fastest_rows
+    has_other_half = other_counts[picked] > 0
+    half_gains = other_sums[picked][has_other_half] / other_counts[picked][has_other_half]
     return float(half_gains.mean()) if half_gains.size else float(summarise_pairs(differences).mean.max())
 
 

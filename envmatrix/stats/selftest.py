@@ -15,6 +15,8 @@ from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.pairing import log_ratios, summarise_pairs
 
 Floats = NDArray[np.float64]
+#: The noise of simulated trials, in log units.
+_NOISE = 0.03
 
 
 @dataclass(frozen=True)
@@ -75,13 +77,13 @@ def drifting_pairs(comparisons: int, blocks: int, noise: float, rng: np.random.G
     return np.asarray(order * (trials[:, :, 0] - trials[:, :, 1]))
 
 
-def simulated_false_alarms(comparisons: int, blocks: int = 10, noise: float = 0.03, seed: int = 1) -> FalseAlarms:
+def simulated_false_alarms(comparisons: int, blocks: int = 10, seed: int = 1) -> FalseAlarms:
     """Simulate ``comparisons`` A/A comparisons of ``blocks`` blocks on a drifting machine."""
     rng = np.random.default_rng(seed)
     alarms = 0
     for start in range(0, comparisons, 10_000):
         count = min(10_000, comparisons - start)
-        alarms += int(is_alarm(drifting_pairs(count, blocks, noise, rng)).sum())
+        alarms += int(is_alarm(drifting_pairs(count, blocks, _NOISE, rng)).sum())
     return false_alarm_rate(alarms, comparisons)
 
 
@@ -91,8 +93,8 @@ def _control_log_ratios(analysis: Analysis, measured: Measurements) -> list[Floa
     for arm in analysis.plan.arms:
         if arm.is_control and arm.reference in measured.arms:
             metric = analysis.primary[arm.workload]
-            control_values = measured.of(arm.name, metric.name)
-            ratios = log_ratios(control_values[None, :], measured.of(arm.reference, metric.name), metric)[0]
+            control, baseline = (measured.of(name, metric.name) for name in (arm.name, arm.reference))
+            ratios = log_ratios(control[None, :], baseline, metric)[0]
             control_ratios.append(ratios[np.isfinite(ratios)])
     return [ratios for ratios in control_ratios if ratios.size >= 2]
 
@@ -133,12 +135,11 @@ class SelfTest:
 
     def lines(self) -> list[str]:
         """Return the result as sentences."""
-        sentences = [_sentence("simulated A/A comparisons on a drifting machine", self.simulated)]
-        if self.relabelled is not None:
-            sentences.append(
-                _sentence("A/A comparisons by relabelling the run's baseline and control", self.relabelled)
-            )
-        return sentences
+        both = {
+            "simulated A/A comparisons on a drifting machine": self.simulated,
+            "A/A comparisons by relabelling the run's baseline and control": self.relabelled,
+        }
+        return [_sentence(what, alarms) for what, alarms in both.items() if alarms]
 
 
 def _sentence(what: str, alarms: FalseAlarms) -> str:
@@ -150,12 +151,12 @@ def _sentence(what: str, alarms: FalseAlarms) -> str:
     )
 
 
-def selftest(comparisons: int, folder: RunFolder | None = None, blocks: int = 10, seed: int = 1) -> SelfTest:
+def selftest(comparisons: int, folder: RunFolder | None = None) -> SelfTest:
     """Run ``comparisons`` simulated A/A comparisons, and as many relabelled ones of a run if one is given."""
     relabelled = None
     if folder is not None:
         run = folder.load()
         measured = read_measurements(folder, run.plan)
         analysis = estimate(run.plan, measured, workloads=run.workloads, metrics=())
-        relabelled = relabelled_false_alarms(analysis, measured, comparisons, seed)
-    return SelfTest(simulated_false_alarms(comparisons, blocks, seed=seed), relabelled)
+        relabelled = relabelled_false_alarms(analysis, measured, comparisons)
+    return SelfTest(simulated_false_alarms(comparisons), relabelled)

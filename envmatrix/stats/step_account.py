@@ -85,8 +85,10 @@ def of_thread(measured: Measurements, rows: list[int]) -> bool:
     return bool(known.any() and (known | ~ran).mean() > 0.5)  # some trials may be older, or unreadable
 
 
-def accounts(measured: Measurements, rows: list[int], *, thread: bool) -> Mapping[str, Floats]:
-    """Return arrays (rows, blocks) per step (or run, without steps): ``whole`` and PARTS in seconds, EVENTS, prices.
+def accounts(
+    measured: Measurements, rows: list[int], *, thread: bool
+) -> tuple[Mapping[str, Floats], Mapping[str, Floats]]:
+    """Return arrays (rows, blocks) per step (or run, without steps) of ``whole``, PARTS and EVENTS, and of PRICES.
 
     A part is the mean over ``cpus``, which is 1 for a thread. ``waiting`` is NaN if the kernel does not count it; it is
     then part of ``blocked``.
@@ -104,9 +106,9 @@ def accounts(measured: Measurements, rows: list[int], *, thread: bool) -> Mappin
     found |= {name: table[name] / steps for name in ("throttled_s", FIRST_HALF)}
     found["memory_calls"] = table["profiled.memory_calls"]
     blocked = whole - found["user"] - found["kernel"] - np.nan_to_num(found["waiting"])
-    prices = {f"price.{name}": table[f"price.{name}"] for name in PRICES}
     blocked = np.where(blocked < -_BELOW * whole, np.nan, blocked)  # exceeds the whole: not of one thread
-    return {"whole": np.where(np.isfinite(blocked), whole, np.nan), **found, "blocked": blocked, **prices}
+    account = {"whole": np.where(np.isfinite(blocked), whole, np.nan), **found, "blocked": blocked}
+    return account, {name: table[f"price.{name}"] for name in PRICES}
 
 
 _OF_PROCESS = {"user": "user_s", "kernel": "system_s", "waiting": "run_delay_s"}

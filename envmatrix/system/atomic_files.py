@@ -6,10 +6,10 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from pydantic import JsonValue
 
@@ -25,6 +25,7 @@ from envmatrix.system.regular_files import (
 )
 from envmatrix.system.write_retry import insisting
 
+T = TypeVar("T")
 _CHUNK_BYTES = 2**16
 _RESTORE = "restore it from a copy"
 _REMEDIES = {
@@ -42,6 +43,21 @@ def store_error(error: OSError, path: Path, line: int | None = None) -> StoreErr
     """Return an OSError about a file as a StoreError, with a remedy if one is known."""
     remedy = _RESTORE if isinstance(error, RefusedFileError) else _REMEDIES.get(error.errno or 0, "")
     return StoreError(f"{error.strerror}", where=Where(path, line), remedy=remedy)
+
+
+@contextmanager
+def store_errors(path: Path) -> Iterator[None]:
+    """Convert an OSError about ``path`` to a StoreError."""
+    try:
+        yield
+    except OSError as error:
+        raise store_error(error, path) from error
+
+
+def write_with_retry(act: Callable[[], T], path: Path) -> T:
+    """Return the result of ``act``, repeated while ``path`` is temporarily not writable. Raises StoreError."""
+    with store_errors(path):
+        return insisting(act, path)
 
 
 @contextmanager
@@ -81,19 +97,13 @@ def write_whole(path: Path, text: str | bytes) -> None:
         with whole_file(path) as file:
             file.write(_bytes(text))
 
-    try:
-        insisting(write, path)
-    except OSError as error:
-        raise store_error(error, path) from error
+    write_with_retry(write, path)
 
 
 def write_named(path: Path, text: str | bytes) -> None:
     """Write to a path that the user named. Raises StoreError like ``write_whole``."""
-    try:
-        with named_file(path) as file:
-            file.write(_bytes(text))
-    except OSError as error:
-        raise store_error(error, path) from error
+    with store_errors(path), named_file(path) as file:
+        file.write(_bytes(text))
 
 
 def append_line(path: Path, line: str) -> None:
@@ -109,10 +119,7 @@ def append_line(path: Path, line: str) -> None:
             file.flush()
             os.fsync(file.fileno())
 
-    try:
-        insisting(append, path)
-    except OSError as error:
-        raise store_error(error, path) from error
+    write_with_retry(append, path)
 
 
 def check_free_space(folder: Path) -> None:
@@ -128,22 +135,18 @@ def check_free_space(folder: Path) -> None:
 
 def remove_partial_line(path: Path, aside: Path) -> bool:
     """Move an incomplete last line, left by a crash, to ``aside``; return whether there was one."""
-    try:
-        with open_regular(path, to_change=True) as file:
-            whole_bytes = _end_of_last_line(file)
-            if whole_bytes == file.seek(0, os.SEEK_END):
-                return False
-            file.seek(whole_bytes)
-            with aside.open("ab") as aside_file:
-                shutil.copyfileobj(file, aside_file)
-                aside_file.write(b"\n")
-            file.truncate(whole_bytes)
-            os.fsync(file.fileno())
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise store_error(error, path) from error
-    return True
+    with store_errors(path), suppress(FileNotFoundError), open_regular(path, to_change=True) as file:
+        whole_bytes = _end_of_last_line(file)
+        if whole_bytes == file.seek(0, os.SEEK_END):
+            return False
+        file.seek(whole_bytes)
+        with aside.open("ab") as aside_file:
+            shutil.copyfileobj(file, aside_file)
+            aside_file.write(b"\n")
+        file.truncate(whole_bytes)
+        os.fsync(file.fileno())
+        return True
+    return False
 
 
 def _end_of_last_line(file: IO[bytes]) -> int:
@@ -161,34 +164,28 @@ def _end_of_last_line(file: IO[bytes]) -> int:
 
 def move_lines(path: Path, numbers: Collection[int], aside: Path) -> None:
     """Move lines by number, from 1, to ``aside``; they are on disk there before the file is replaced."""
-    try:
-        with path.open("rb") as file, whole_file(path) as remaining, aside.open("ab") as aside_file:
-            for number, line in enumerate(file, 1):
-                (aside_file if number in numbers else remaining).write(line)
-            aside_file.flush()
-            os.fsync(aside_file.fileno())
-    except OSError as error:
-        raise store_error(error, path) from error
+    with store_errors(path), path.open("rb") as file, whole_file(path) as remaining, aside.open("ab") as aside_file:
+        for number, line in enumerate(file, 1):
+            (aside_file if number in numbers else remaining).write(line)
+        aside_file.flush()
+        os.fsync(aside_file.fileno())
 
 
 def unpack_lines(path: Path) -> None:
     """Replace a compressed file of lines by the plain one, whole or not at all."""
     if path.exists() or not packed(path).exists():
         return
-    try:
+    with store_errors(path):
         with whole_file(path) as plain:
             plain.writelines(read_lines(path))
         packed(path).unlink()
-    except OSError as error:
-        raise store_error(error, path) from error
 
 
 def read_text(file: Path) -> str:
     """Read a text file. Raises StoreError if it cannot be read."""
     try:
-        return read_bytes(file).decode()
-    except OSError as error:
-        raise store_error(error, file) from error
+        with store_errors(file):
+            return read_bytes(file).decode()
     except UnicodeDecodeError as error:
         message, where = f"not UTF-8 text (byte {error.start})", decode_error_position(error, file)
         raise StoreError(message, where=where, remedy=_RESTORE) from error
@@ -197,18 +194,13 @@ def read_text(file: Path) -> str:
 def read_whole_lines(file: Path) -> Iterator[tuple[int, bytes]]:
     """Yield (number, bytes) of each complete line; nothing if the file does not exist."""
     number = 0
-    lines = read_lines(file)
-    while True:
-        try:
-            line = next(lines, None)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise store_error(error, file, number + 1) from error
-        if line is None:
-            return
-        number += 1
-        yield number, line
+    try:
+        for number, line in enumerate(read_lines(file), 1):
+            yield number, line
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise store_error(error, file, number + 1) from error
 
 
 def read_json(file: Path) -> JsonValue:

@@ -54,8 +54,10 @@ class Host:
         nodes = sorted(_NODES.glob("node[0-9]*"), key=lambda folder: int(folder.name[4:]))
         on_nodes = ((folder.name[4:], _read(folder / "cpulist")) for folder in nodes)
         listed = ((node, sorted(set(parse_cpus(text)).intersection(cpus))) for node, text in on_nodes if text)
-        found = next(((node, local) for node, local in listed if local), None)
-        return {"first_node": found[0], "first_node_cpu_list": format_cpus(found[1])} if found else {}
+        for node, local in listed:
+            if local:
+                return {"first_node": node, "first_node_cpu_list": format_cpus(local)}
+        return {}
 
     def facts(self, cpus: Iterable[int] = ()) -> dict[str, str]:
         """Return the known values of matrix.yaml's templates, for the CPUs a trial is limited to."""

@@ -6,7 +6,6 @@ points are looked up only for names that are not built in, and for lists.
 
 from __future__ import annotations
 
-import importlib
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -67,15 +66,13 @@ class Catalog(Generic[Thing]):
     def entries(self) -> tuple[Entry, ...]:
         """Return every entry without importing anything."""
         built_in = [Entry(name, target) for name, target in self.built_in.items()]
-        added = {entry.name: entry for entry in map(_entry, self._added()) if not self._refusal(entry.name)}
+        added = {entry.name: entry for entry, refusal in self._added() if not refusal}
         return (*built_in, *(added[name] for name in sorted(added)))
 
     def notes(self) -> tuple[str, ...]:
         """Return messages on installed entries that are ignored, with reasons."""
-        refusals = [(entry, self._refusal(entry.name)) for entry in map(_entry, self._added())]
-        return tuple(
-            f"{self.kind} {entry.name!r} of {entry.origin} is ignored: {why}" for entry, why in refusals if why
-        )
+        ignored = [(entry, refusal) for entry, refusal in self._added() if refusal]
+        return tuple(f"{self.kind} {entry.name!r} of {entry.origin} is ignored: {why}" for entry, why in ignored)
 
     def make(self, name: str, *arguments: object) -> Thing:
         """Create the extension with that name.
@@ -112,8 +109,10 @@ class Catalog(Generic[Thing]):
         entry = self._find(name)
         return _extension_error(self.kind, entry, f"{type(error).__name__}: {error}", "failed")
 
-    def _added(self) -> tuple[EntryPoint, ...]:
-        return _entry_points(self.group, tuple(sys.path))
+    def _added(self) -> list[tuple[Entry, str]]:
+        """Return the entries of other packages, each with why it is ignored ('': it is not)."""
+        entries = map(_entry, _entry_points(self.group, tuple(sys.path)))
+        return [(entry, self._refusal(entry.name)) for entry in entries]
 
     def _refusal(self, name: str) -> str:
         if name in self.built_in or name in self.reserved:
@@ -125,7 +124,7 @@ class Catalog(Generic[Thing]):
     def _find(self, name: str) -> Entry:
         if name in self.built_in:
             return Entry(name, self.built_in[name])
-        entries = [entry for entry in map(_entry, self._added()) if entry.name == name and not self._refusal(name)]
+        entries = [entry for entry, refusal in self._added() if entry.name == name and not refusal]
         if not entries:
             raise InputError(f"no {self.kind} {name!r}", remedy=suggestion(name, (*self.names(), *self.reserved)))
         if len(entries) > 1:
@@ -138,13 +137,10 @@ class Catalog(Generic[Thing]):
 
 def import_target(target: str) -> Callable[..., object]:
     """Import the callable that ``package.module:Name`` names."""
-    module, _, attribute = target.partition(":")
-    target_object: object = importlib.import_module(module.strip())
-    for part in attribute.strip().split("."):
-        target_object = getattr(target_object, part)
-    if not callable(target_object):
+    imported: object = EntryPoint("", target, "").load()
+    if not callable(imported):
         raise TypeError(f"{target} is not callable")
-    return target_object
+    return imported
 
 
 def _extension_error(kind: str, entry: Entry, why: str, problem: str = "cannot be used") -> ExtensionError:

@@ -17,7 +17,17 @@ from envmatrix.block import process
 from envmatrix.block.process import ENDED_S, Exit, NotStartedError, Order, Place
 from envmatrix.errors import NoTrialError
 
-__all__ = ["Exit", "Finished", "Order", "Place", "SupervisedProcess", "parse_last_json", "run", "run_logged", "started"]
+__all__ = [
+    "Exit",
+    "Finished",
+    "Order",
+    "Place",
+    "SupervisedProcess",
+    "output_streams",
+    "parse_last_json",
+    "run",
+    "run_logged",
+]
 _REMEDIES = {
     errno.ENOENT: "install it, or add its folder to PATH",
     errno.EACCES: "check that the file is executable, and that its file system is not mounted noexec",
@@ -57,23 +67,17 @@ def parse_last_json(text: str) -> Any:
     raise ValueError(msg)
 
 
-def _start_error(error: NotStartedError) -> NoTrialError:
-    reason = os.strerror(error.number)
-    if error.where is not None:
-        return NoTrialError(
-            f"cannot start {error.program} on CPUs {error.where} with its limits: {reason}",
-            remedy="check that these CPUs and memory nodes exist and may be used here",
-        )
-    remedy = _REMEDIES.get(error.number, "`envmatrix doctor` looks at what is missing here")
-    return NoTrialError(f"cannot start {error.program}: {reason}", remedy=remedy)
-
-
 @contextlib.contextmanager
 def _with_remedy() -> Iterator[None]:
     try:
         yield
     except NotStartedError as error:
-        raise _start_error(error) from error
+        where, remedy = "", _REMEDIES.get(error.number, "`envmatrix doctor` looks at what is missing here")
+        if error.where is not None:
+            where = f" on CPUs {error.where} with its limits"
+            remedy = "check that these CPUs and memory nodes exist and may be used here"
+        message = f"cannot start {error.program}{where}: {os.strerror(error.number)}"
+        raise NoTrialError(message, remedy=remedy) from error
 
 
 class SupervisedProcess(process.SupervisedProcess):
@@ -92,19 +96,19 @@ class SupervisedProcess(process.SupervisedProcess):
             return super().answer()
 
 
+def output_streams(log: IO[bytes] | None) -> process.Streams:
+    """Return the streams of a program with its output in ``log``; without one it uses our stdin, stdout and stderr."""
+    return (subprocess.DEVNULL, log, log) if log else (None, None, None)
+
+
 def run_logged(order: Order, log: IO[bytes] | None) -> Exit:
-    """Run a program with its output in ``log``; without one it uses our stdin, stdout and stderr.
+    """Run a program with the ``output_streams`` of ``log``.
 
     Its descendants end with it: at its own end, at the time limit, and when this call is interrupted or this process is
     killed.
     """
-    with started(order, log) as program:
+    with SupervisedProcess(order, output_streams(log)) as program:
         return program.answer()
-
-
-def started(order: Order, log: IO[bytes] | None) -> SupervisedProcess:
-    """Start a program like ``run_logged``, as a context manager that ends it."""
-    return SupervisedProcess(order, (subprocess.DEVNULL, log, log) if log else (None, None, None))
 
 
 def run(

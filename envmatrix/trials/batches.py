@@ -24,13 +24,9 @@ class TrialGrouper:
     """
 
     def __init__(
-        self,
-        experiment: Experiment,
-        progress: ProgressCallback,
-        usual: Mapping[str, int] | None = None,
+        self, experiment: Experiment, progress: ProgressCallback, usual: Mapping[str, int] | None = None
     ) -> None:
-        self._experiment = experiment
-        self._say = progress
+        self._experiment, self._progress = experiment, progress
         self._reported: set[str] = set()
         self._peaks: dict[str, int] = {}
         self._workload_peaks = dict(usual or {})
@@ -62,12 +58,13 @@ class TrialGrouper:
 
     def _parts(self, group: list[Slot]) -> list[list[Slot]]:
         root = self._roots[group[0].arm.name]
-        if why := self._sequential_reasons.get(root):
-            side_by_side = root in self._single_turn_roots
-            arrangement = "run uninterrupted, all at the same time" if side_by_side else "run one after another"
-            self._report_once(root, f"{self._group_label(root, group)} {arrangement} (not interleaved): {why}")
-            return [group] if side_by_side else [[slot] for slot in group]
-        return [group]
+        reason = self._sequential_reasons.get(root)
+        if not reason:
+            return [group]
+        side_by_side = root in self._single_turn_roots
+        arrangement = "run uninterrupted, all at the same time" if side_by_side else "run one after another"
+        self._report_once(root, f"{self._group_label(root, group)} {arrangement} (not interleaved): {reason}")
+        return [group] if side_by_side else [[slot] for slot in group]
 
     def _group_label(self, root: str, group: Sequence[Slot]) -> str:
         reference_copies = [slot.arm for slot in group if slot.arm.is_alone]
@@ -81,34 +78,26 @@ class TrialGrouper:
     def split_by_memory(self, group: Sequence[Slot]) -> list[InterleavedGroup]:
         """Split a group into parts that fit into the free memory."""
         root, design = self._roots[group[0].arm.name], self._experiment.run.design
-        has_single_turn = root in self._single_turn_roots
-        whole_group = InterleavedGroup((tuple(group),), one_turn=has_single_turn)
+        workload = self._experiment.run.workloads[group[0].arm.workload]
+        one_turn = root in self._single_turn_roots
         memory_by_arm, free_bytes = self._memory_needs(group), free_memory()
-        if sum(memory_by_arm.values()) <= usable_memory(free_bytes) or len(group) == 1:
-            return [whole_group]
-        steps = self._experiment.run.workloads[group[0].arm.workload].options.get("steps")
-        max_turns = math.ceil(int(steps) / design.turn) if isinstance(steps, (int, str)) else len(group)
-        command = self._experiment.run.workloads[group[0].arm.workload].command  # its number of turns is unknown
-        smaller_groups = (
-            None
-            if command or has_single_turn
-            else split_into_waves(group, memory_by_arm, usable_memory(free_bytes), max_turns)
-        )
-        arrangement = (
-            f"run interleaved in {len(smaller_groups.waves)} batches, each with its own reference"
-            if smaller_groups
-            else "run one after another"
-        )
+        needed_bytes, usable_bytes = sum(memory_by_arm.values()), usable_memory(free_bytes)
+        if needed_bytes <= usable_bytes or len(group) == 1:
+            return [InterleavedGroup((tuple(group),), one_turn=one_turn)]
+        waves = None
+        if not (workload.command or one_turn):  # a program's number of turns is unknown
+            steps = workload.options.get("steps")
+            most_waves = math.ceil(int(steps) / design.turn) if isinstance(steps, (int, str)) else len(group)
+            waves = split_into_waves(group, memory_by_arm, usable_bytes, most_waves)
+        arrangement = "run one after another"
+        if waves:
+            arrangement = f"run interleaved in {len(waves.waves)} batches, each with its own reference"
         self._report_once(
             f"{root} {arrangement}",
             f"the trials compared with {root} {arrangement}: {len(group)} processes may need "
-            f"{sum(memory_by_arm.values()) / 2**30:.1f} GiB, but only {free_bytes / 2**30:.1f} GiB are free",
+            f"{needed_bytes / 2**30:.1f} GiB, but only {free_bytes / 2**30:.1f} GiB are free",
         )
-        return (
-            [smaller_groups]
-            if smaller_groups
-            else [InterleavedGroup(((slot,),), one_turn=has_single_turn) for slot in group]
-        )
+        return [waves] if waves else [InterleavedGroup(((slot,),), one_turn=one_turn) for slot in group]
 
     def needed_bytes(self, group: Sequence[Slot]) -> int:
         """Return how many bytes the processes of a group may need at once."""
@@ -122,7 +111,7 @@ class TrialGrouper:
     def _report_once(self, key: str, text: str) -> None:
         if key not in self._reported:
             self._reported.add(key)
-            self._say(text)
+            self._progress(text)
 
     def cut_short(self, block: Sequence[Slot], done: Collection[str]) -> Iterable[str]:
         """Yield the recorded trials of groups that ``done`` has only in part: a group counts only as a whole."""

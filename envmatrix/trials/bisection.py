@@ -10,7 +10,7 @@ from envmatrix.errors import InputError, suggestion
 from envmatrix.matrix.model import MAX_NAME_LENGTH, Matrix
 from envmatrix.matrix.override import with_design
 from envmatrix.matrix.yaml_positions import parse_yaml
-from envmatrix.plan.environment import build_environment, resolve_environment
+from envmatrix.plan.environment import is_possible, resolve_environment
 from envmatrix.trials.experiment import find_design
 
 #: Keys of a design that say what is compared, which the steps replace.
@@ -41,38 +41,30 @@ def steps_between(matrix: Matrix, first: str, last: str) -> dict[str, Mapping[st
             raise InputError(f"no environment {name!r}", remedy=suggestion(name, matrix.environments))
     goal = resolve_environment(matrix, last, {}).levels
     levels = dict(resolve_environment(matrix, first, {}).levels)
-    left = [factor for factor in goal if goal[factor] != levels[factor]]
-    if not left:
+    remaining = [factor for factor in goal if goal[factor] != levels[factor]]
+    if not remaining:
         raise InputError(f"no factor differs between {first} and {last}", remedy="name two other environments")
-    known = {
+    known_names = {
         tuple(resolve_environment(matrix, name, {}).levels.items()): name
         for name in reversed(tuple(matrix.environments))
     }
     steps: dict[str, Mapping[str, str]] = {}
-    while left:
-        changed = _possible_change(matrix, levels, goal, left)
+    while remaining:
+        changed = _possible_change(matrix, levels, goal, remaining)
         levels = {**levels, **{factor: goal[factor] for factor in changed}}
-        left = [factor for factor in left if factor not in changed]
-        name = known.get(tuple(levels.items())) or _step_name(changed, goal, matrix.environments)
-        steps[name if left else last] = levels
+        remaining = [factor for factor in remaining if factor not in changed]
+        name = known_names.get(tuple(levels.items())) or _step_name(changed, goal, matrix.environments)
+        steps[name if remaining else last] = levels
     return steps
 
 
 def _possible_change(
-    matrix: Matrix, levels: Mapping[str, str], goal: Mapping[str, str], left: list[str]
+    matrix: Matrix, levels: Mapping[str, str], goal: Mapping[str, str], remaining: list[str]
 ) -> tuple[str, ...]:
     """Return the first of the smallest groups of factors that may change together."""
-    groups = (group for size in range(1, len(left)) for group in combinations(left, size))
+    groups = (group for size in range(1, len(remaining)) for group in combinations(remaining, size))
     changes = ((group, {**levels, **{factor: goal[factor] for factor in group}}) for group in groups)
-    return next((group for group, changed in changes if _is_possible(matrix, changed)), tuple(left))
-
-
-def _is_possible(matrix: Matrix, levels: Mapping[str, str]) -> bool:
-    try:
-        build_environment(matrix, "step", levels, {})
-    except InputError:
-        return False
-    return True
+    return next((group for group, changed in changes if is_possible(matrix, changed)), tuple(remaining))
 
 
 def _step_name(changed: Iterable[str], goal: Mapping[str, str], taken: Iterable[str]) -> str:

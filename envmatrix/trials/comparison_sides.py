@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,18 +11,16 @@ from envmatrix.errors import InputError, NothingRanError
 from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.parse import locate_key
-from envmatrix.plan import environment as environments
-from envmatrix.plan.environment import Environment
-from envmatrix.plan.schedule import Arm, side_arms
-from envmatrix.results import Run, RunFolder
+from envmatrix.plan.environment import Environment, all_libraries, resolve_environment
+from envmatrix.results import Run, RunFolder, write_whole
 from envmatrix.results.run import SideOf
 from envmatrix.trials.images import (
     ImageBuilder,
     Images,
     build_places,
     check_images_unchanged,
-    open_engines,
-    save_side_matrix,
+    matrix_locks_folder,
+    side_matrix_path,
 )
 
 
@@ -45,18 +44,12 @@ class Side:
 
     def image_builder(self, engine_names: tuple[str, ...], bench: Path) -> ImageBuilder:
         """Return the builder of this side's images."""
-        engines = open_engines(engine_names, build_places(Path(self.matrix.path), bench))
-        return ImageBuilder(engines, environments.all_libraries(self.matrix))
+        return ImageBuilder.open(engine_names, all_libraries(self.matrix), Path(self.matrix.path), bench)
 
     def of_run(self) -> SideOf:
         """Return this side's entry in run.json."""
-        libraries = environments.all_libraries(self.matrix)
+        libraries = all_libraries(self.matrix)
         return SideOf(matrix=str(self.source), matrix_digest=self.matrix.digest, libraries=libraries)
-
-
-def make_side_arms(design: Design, engine_names: tuple[str, ...]) -> tuple[Arm, ...]:
-    """Return the arms of a design that compares its environments between two sides."""
-    return side_arms(design.environments, design.workloads, engine_names)
 
 
 def side_design(design: Design, named: Sequence[str] | None) -> Design:
@@ -74,7 +67,7 @@ def check_comparable(sides: Sequence[Side], design: Design) -> None:
     for side in sides:
         for name in design.environments:
             try:
-                environments.resolve_environment(side.matrix, name, {})
+                resolve_environment(side.matrix, name, {})
             except InputError as error:
                 location = locate_key(side.source, ("environments",))
                 raise InputError(f"{side.name}: {error.message}", where=location, remedy=error.remedy) from error
@@ -107,16 +100,22 @@ def check_sides(
         raise NothingRanError(f"nothing to compare: {environment} is not available on {engine}: {reason}")
     for side in sides:
         if side.run:
-            check_images_unchanged(side.run, _images_by_run_key(side, environments_by_name, prepared_images))
-
-
-def _images_by_run_key(side: Side, environments_by_name: Mapping[str, Environment], prepared_images: Images) -> Images:
-    names = {env.image_key: env.image.name for env in environments_by_name.values() if env.side == side.name}
-    return {(names[image], engine): prepared for (image, engine), prepared in prepared_images.items() if image in names}
+            names = {env.image_key: env.image.name for env in environments_by_name.values() if env.side == side.name}
+            images = {
+                (names[image], engine): prepared
+                for (image, engine), prepared in prepared_images.items()
+                if image in names
+            }
+            check_images_unchanged(side.run, images)
 
 
 def save_side_matrices(folder: RunFolder, sides: Sequence[Side], bench: Path) -> None:
-    """Save the matrix and the locks of each side in the run's folder."""
+    """Save the matrix and locks of each side, so that ``resume`` needs neither worktree nor checkout."""
     for side in sides:
         if side.name:
-            save_side_matrix(folder, side.name, side.matrix.text, build_places(Path(side.matrix.path), bench).locks)
+            matrix_file = side_matrix_path(folder, side.name)
+            locks_folder = matrix_locks_folder(matrix_file)
+            locks_folder.mkdir(parents=True, exist_ok=True)
+            for file in sorted(build_places(Path(side.matrix.path), bench).locks.glob("*.txt")):
+                shutil.copyfile(file, locks_folder / file.name)
+            write_whole(matrix_file, side.matrix.text)

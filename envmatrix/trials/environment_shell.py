@@ -13,9 +13,8 @@ from envmatrix.block.overlay import remove_folder
 from envmatrix.engines.base import Engine, Job, Mounts, Prepared, check_architecture, check_quota
 from envmatrix.engines.catalog import AUTO, choose_engine
 from envmatrix.errors import EnvmatrixError
-from envmatrix.matrix import Matrix
 from envmatrix.matrix.model import Workload
-from envmatrix.plan.environment import Environment, Image, Library, all_libraries, resolve_environment
+from envmatrix.plan.environment import Environment, Image, Library
 from envmatrix.plan.export_lines import memory_policy_command
 from envmatrix.system.host import Host, this_host
 from envmatrix.system.process import Exit
@@ -69,25 +68,23 @@ class Session:
 
     def _job(self, mounts: Mounts, argv: tuple[str, ...], limit_s: float, log: Path | None) -> Job:
         inner_paths = self.engine.inside(mounts)
+        base = base_variables(inner_paths["work"], inner_paths["bench"], self.prepared.python)
+        own_variables = (
+            trial_variables(self.workload, self.environment, base)
+            if self.workload
+            else {**base, **environment_variables(self.environment)}
+        )
         return Job(
             run="session",
             label=mounts.work.name,
             prepared=self.prepared,
             argv=argv,
-            env={
-                **self._variables(base_variables(inner_paths["work"], inner_paths["bench"], self.prepared.python)),
-                **packages_to_look_up([self.environment]),
-            },
+            env={**own_variables, **packages_to_look_up([self.environment])},
             preload=self.preload,
             mounts=mounts,
             limits=replace(process_limits(self.environment, limit_s), gpus=self.gpus),
             log=log,
         )
-
-    def _variables(self, base: dict[str, str]) -> dict[str, str]:
-        if self.workload:
-            return trial_variables(self.workload, self.environment, base)
-        return {**base, **environment_variables(self.environment)}
 
     def evidence(self, command: tuple[str, ...] = ()) -> dict[str, object]:
         """Return the evidence of ``command``, or of a process that only collects it.
@@ -142,14 +139,6 @@ def temporary_work_folder() -> Iterator[Path]:
         remove_folder(path)
 
 
-def open_session(
-    matrix: Matrix, name: str, engine_name: str, progress: ProgressCallback, image: str, host: Host
-) -> Session:
-    """Resolve and prepare a named environment on one engine ('auto': the first that this machine has)."""
-    environment, libraries = resolve_environment(matrix, name, host.facts()), all_libraries(matrix)
-    return prepare_session(environment, libraries, engine_name, Path(matrix.path), progress, image=image, host=host)
-
-
 def prepare_session(
     environment: Environment,
     libraries: tuple[Library, ...],
@@ -161,9 +150,10 @@ def prepare_session(
     image: str = "",
     host: Host | None = None,
 ) -> Session:
-    """Prepare an environment on one engine with the locks next to ``matrix``; ``given`` images are ready already.
+    """Prepare an environment on one engine ('auto': the first that this machine has).
 
-    ``image``: a ready image to use instead of its own. ``host``: where its processes will run (None: here).
+    Its locks are next to ``matrix``; ``given`` images are ready already. ``image``: a ready image to use instead of its
+    own. ``host``: where its processes will run (None: here).
     """
     if image:
         environment = replace(environment, image=Image("chosen", ready=image))

@@ -16,20 +16,16 @@ from envmatrix.errors import InputError, NothingRanError, Where, suggestion
 from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.model import Workload, factorial_cells
 from envmatrix.plan import Arm, Plan, make_arms
-from envmatrix.plan import environment as environments
-from envmatrix.plan.environment import Environment
+from envmatrix.plan.environment import Environment, all_libraries, build_environment, resolve_environment
+from envmatrix.plan.schedule import side_arms
 from envmatrix.results import Run, RunFolder
-from envmatrix.results.run import LauncherOptions
 from envmatrix.system import bench_options, project
 from envmatrix.system.host import Host, format_cpus, parse_cpus, this_host
 from envmatrix.system.progress import ProgressCallback
-from envmatrix.trials.comparison_sides import Side, check_sides, make_side_arms, save_side_matrices
-from envmatrix.trials.data import data_set_name, pin_data_set, prepare_data_sets
+from envmatrix.trials.comparison_sides import Side, check_sides, save_side_matrices
+from envmatrix.trials.data import data_folder, pin_data_set, prepare_data_sets
 from envmatrix.trials.feasibility import (
-    arms_without_compiler,
-    arms_without_quota,
-    arms_without_srun,
-    arms_without_torch,
+    arms_that_cannot_run,
     check_batch_split,
     check_home_access,
     environments_without_driver,
@@ -40,13 +36,13 @@ from envmatrix.trials.images import (
     Images,
     check_images_unchanged,
     load_supplied_images,
-    prepare_side_images,
-    run_libraries,
+    prepare_images,
     save_supplied_images,
     side_image_builders,
     side_matrix_path,
 )
 from envmatrix.trials.interleaving_eligibility import decide_schedule
+from envmatrix.trials.new_run import NewRun
 from envmatrix.trials.program import invocation
 from envmatrix.trials.program.files import program_files
 from envmatrix.trials.program.variables import check_passed_variables, pass_available_variables
@@ -87,11 +83,9 @@ def design_environments(matrix: Matrix, design: Design, facts: Mapping[str, str]
     """Resolve every environment of a design, the baseline first."""
     if design.factors:
         levels_by_name = factorial_cells(design)
-        return {
-            name: environments.build_environment(matrix, name, levels, facts) for name, levels in levels_by_name.items()
-        }
+        return {name: build_environment(matrix, name, levels, facts) for name, levels in levels_by_name.items()}
     names = dict.fromkeys((design.baseline, *design.environments, *design.cumulative))
-    return {name: environments.resolve_environment(matrix, name, facts) for name in names}
+    return {name: resolve_environment(matrix, name, facts) for name in names}
 
 
 def make_design_arms(design: Design, names: tuple[str, ...], engines: tuple[str, ...]) -> tuple[Arm, ...]:
@@ -123,103 +117,87 @@ def _bench_copy_path(digest: str) -> Path:
 
 def find_image_builder(experiment: Experiment, environment: Environment) -> ImageBuilder:
     """Return the builder that can rebuild the image of an environment."""
-    run, folder = experiment.run, experiment.folder
-    if environment.side is None:
-        return ImageBuilder(experiment.engines, run_libraries(folder, run))
-    return side_image_builders(folder, run, side_matrix_path(folder, environment.side), experiment.bench)[
-        environment.side
-    ]
+    run, folder, side = experiment.run, experiment.folder, environment.side
+    if side is None:
+        return ImageBuilder(experiment.engines, run.libraries)
+    return side_image_builders(folder, run, side_matrix_path(folder, side), experiment.bench)[side]
 
 
 def create_experiment(
-    matrix: Matrix, design: Design, engine_names: tuple[str, ...], results: Path, progress: ProgressCallback,
-    command: tuple[str, ...], launcher: str = "here", host: Host | None = None,
-    launcher_options: LauncherOptions | None = None, bench: Path | None = None, name: str | None = None,
-    given: Images | None = None, sides: Sequence[Side] = (), *, host_names: bool = False, parts: int = 1,
+    matrix: Matrix, design: Design, engine_names: tuple[str, ...], new_run: NewRun, host: Host | None = None, *,
+    bench: Path | None = None, given: Images | None = None, sides: Sequence[Side] = (), parts: int = 1,
     references_suffice: bool = False,
 ) -> Experiment:  # fmt: skip
     """Prepare everything a design needs and write run.json; nothing is measured yet.
 
     ``host`` is the machine that trials run on (None: this one). ``bench`` is the benchmark (None: the project's),
-    ``name`` the run's (None: design and time), ``given`` ready images. ``sides``: old and new for a comparison
-    (``matrix`` is the new one's), or one, to name a run with its images. ``host_names``: record real host names, not
-    node-1. ``parts``: see ``Plan``. ``references_suffice``: begin it even if no other environment is available.
+    ``given`` ready images. ``sides``: old and new for a comparison (``matrix`` is the new one's), or one, to name a run
+    with its images. ``parts``: see ``Plan``. ``references_suffice``: begin it even if no other environment is
+    available.
     """
+    progress = new_run.progress
     digest, bench = snapshot_bench(bench)
-    elsewhere = launcher if host else ""
-    placed_workloads, host = _place_workloads(matrix, design), host or this_host()
-    prepare_arguments = (host, matrix, sides, design, engine_names, bench, progress)
-    prepared_images, unavailable, environments_by_name, arms, engines = _prepare_all(
-        *prepare_arguments, given or {}, placed_workloads
+    elsewhere, host = new_run.launcher if host else "", host or this_host()
+    placed_workloads = _place_workloads(matrix, design)
+    environments_by_name, arms = _resolve_sides(matrix, sides, design, engine_names, host)
+    check_batch_split(arms, environments_by_name, placed_workloads)
+    engines, prepared_images, unavailable = _prepare_sides(
+        sides or (Side(None, matrix),), design, engine_names, environments_by_name, host, bench, given, progress
     )
+    check_home_access(placed_workloads, engines)
+    invocation.report_links(placed_workloads.values(), engines.values(), progress)
     unavailable_arms = {arm.name for arm in arms if (arm.runs, arm.engine) in unavailable}
     design, arms = decide_schedule(design, arms, environments_by_name, placed_workloads, engines, unavailable_arms)
-    lacking_reasons = {
-        **arms_without_torch(arms, environments_by_name, placed_workloads, prepared_images),
-        **arms_without_compiler(arms, environments_by_name, placed_workloads, prepared_images),
-        **arms_without_quota(arms, environments_by_name, elsewhere),
-        **arms_without_srun(arms, environments_by_name, elsewhere),
-    }
+    lacking_reasons = arms_that_cannot_run(arms, environments_by_name, placed_workloads, prepared_images, elsewhere)
     created = datetime.datetime.now(datetime.timezone.utc)
     run = Run(
-        name=name or f"{design.name}-{created:%Y%m%d-%H%M%S}", created=created.isoformat(timespec="seconds"),
+        name=new_run.name or f"{design.name}-{created:%Y%m%d-%H%M%S}", created=created.isoformat(timespec="seconds"),
         design=design, arms=arms, matrix_digest=matrix.digest, bench_digest=digest, host=host,
         versions={"envmatrix": __version__}, environments=environments_by_name,
         workloads=(workloads := _pin_data_sets(placed_workloads, bench, progress)),
         programs={name: files for name, entry in workloads.items() if (files := program_files(entry))},
-        libraries=environments.all_libraries(matrix),
+        libraries=all_libraries(matrix),
         images={f"{image}@{engine}": dict(prepared.facts) for (image, engine), prepared in prepared_images.items()},
         skipped=_skip_reasons(design, arms, unavailable, lacking_reasons, references_suffice=references_suffice),
-        sides={side.name: side.of_run() for side in sides if side.name}, launcher=launcher,
-        launcher_options=dict(launcher_options or {}), parts=parts, command=command,
+        sides={side.name: side.of_run() for side in sides if side.name}, launcher=new_run.launcher,
+        launcher_options=dict(new_run.launcher_options), parts=parts, command=new_run.command,
         shell_preload=os.environ.get("LD_PRELOAD", ""),
     )  # fmt: skip
-    run, folder = _create_run_folder(run, results, matrix, host_names=host_names)
+    run, folder = _create_run_folder(run, Path(new_run.results), matrix, host_names=new_run.host_names)
     save_supplied_images(folder, given or {})
     save_side_matrices(folder, sides, bench)
-    return Experiment(run, folder, engines, prepared_images, bench, _data_folder())
+    return Experiment(run, folder, engines, prepared_images, bench, data_folder())
 
 
-def _prepare_all(
-    host: Host,
-    matrix: Matrix,
-    sides: Sequence[Side],
-    design: Design,
-    names: tuple[str, ...],
-    bench: Path,
-    progress: ProgressCallback,
-    supplied_images: Images,
-    placed_workloads: Mapping[str, Workload],
-) -> tuple[
-    dict[tuple[str, str], Prepared],
-    dict[tuple[str, str], str],
-    dict[str, Environment],
-    tuple[Arm, ...],
-    Mapping[str, Engine],
-]:
-    """Return prepared images, unavailable environments, environments of all sides by name, arms, and engines."""
-    all_sides = sides or (Side(None, matrix),)
+def _resolve_sides(
+    matrix: Matrix, sides: Sequence[Side], design: Design, engine_names: tuple[str, ...], host: Host
+) -> tuple[dict[str, Environment], tuple[Arm, ...]]:
+    """Return the environments of all sides by name, and the arms."""
     resolved = [
-        env.for_side(side.name) for side in all_sides for env in resolve_on_host(host, side.matrix, design).values()
+        environment.for_side(side.name)
+        for side in sides or (Side(None, matrix),)
+        for environment in resolve_on_host(host, side.matrix, design).values()
     ]
     environments_by_name = {environment.name: environment for environment in resolved}
-    arms = (
-        make_side_arms(design, names)
-        if len(sides) > 1
-        else make_design_arms(design, tuple(environments_by_name), names)
-    )
-    check_batch_split(arms, environments_by_name, placed_workloads)
-    makers = {side.name: side.image_builder(names, bench) for side in all_sides}
-    engines = next(reversed(makers.values())).engines
-    unfit = environments_without_driver(environments_by_name, design.gpus) if host.kernel is not None else {}
-    fit = {name: environment for name, environment in environments_by_name.items() if name not in unfit}
-    prepared_images, unavailable = prepare_side_images(fit, makers, progress, supplied_images)
-    unavailable |= {(name, engine): reason for name, reason in unfit.items() for engine in names}
-    check_sides(sides, environments_by_name, prepared_images, unavailable)
-    check_home_access(placed_workloads, engines)
-    invocation.report_links(placed_workloads.values(), engines.values(), progress)
+    if len(sides) > 1:
+        return environments_by_name, side_arms(design.environments, design.workloads, engine_names)
+    return environments_by_name, make_design_arms(design, tuple(environments_by_name), engine_names)
+
+
+def _prepare_sides(
+    sides: Sequence[Side], design: Design, engine_names: tuple[str, ...], environments: Mapping[str, Environment],
+    host: Host, bench: Path, given: Images | None, progress: ProgressCallback,
+) -> tuple[Mapping[str, Engine], dict[tuple[str, str], Prepared], dict[tuple[str, str], str]]:  # fmt: skip
+    """Return engines, ready images, and reasons per unavailable (environment, engine)."""
+    builders = {side.name: side.image_builder(engine_names, bench) for side in sides}
+    engines = next(reversed(builders.values())).engines
+    unfit = environments_without_driver(environments, design.gpus) if host.kernel is not None else {}
+    fit = {name: environment for name, environment in environments.items() if name not in unfit}
+    prepared_images, unavailable = prepare_images(fit, builders, progress, given)
+    unavailable |= {(name, engine): reason for name, reason in unfit.items() for engine in engine_names}
+    check_sides(sides, environments, prepared_images, unavailable)
     _report_unsized_shm(design, engines, progress)
-    return prepared_images, unavailable, environments_by_name, arms, engines
+    return engines, prepared_images, unavailable
 
 
 def _report_unsized_shm(design: Design, engines: Mapping[str, Engine], progress: ProgressCallback) -> None:
@@ -278,19 +256,10 @@ def _pin_data_sets(
     placed_workloads: Mapping[str, Workload], bench: Path, progress: ProgressCallback
 ) -> dict[str, Workload]:
     """Return workloads as stored in run.json, with their data sets prepared and named."""
-    names = prepare_data_sets(bench, _data_folder(), _data_set_names(placed_workloads.values()), progress)
+    names = prepare_data_sets(placed_workloads.values(), bench, progress)
     return {
         name: pass_available_variables(pin_data_set(entry, names), progress) for name, entry in placed_workloads.items()
     }
-
-
-def _data_set_names(workloads: Iterable[Workload]) -> list[str | None]:
-    """Return the data sets that the built-in workloads among these request."""
-    return [data_set_name(workload) for workload in workloads if not workload.command]
-
-
-def _data_folder() -> Path:
-    return project.cache_folder() / "data"
 
 
 def _create_run_folder(run: Run, results: Path, matrix: Matrix, *, host_names: bool) -> tuple[Run, RunFolder]:
@@ -358,11 +327,11 @@ def reopen_experiment(folder: RunFolder, matrix_path: Path, progress: ProgressCa
     bench = find_bench_copy(run.bench_digest)
     makers = side_image_builders(folder, run, matrix_path, bench)
     engines = next(reversed(makers.values())).engines
-    prepared_images, unavailable = prepare_side_images(run.environments, makers, progress, load_supplied_images(folder))
+    prepared_images, unavailable = prepare_images(run.environments, makers, progress, load_supplied_images(folder))
     _check_images_available(run, unavailable)
     check_images_unchanged(run, prepared_images)
-    prepare_data_sets(bench, _data_folder(), _data_set_names(run.workloads.values()), progress)
-    return Experiment(run, folder, engines, prepared_images, bench, _data_folder())
+    prepare_data_sets(run.workloads.values(), bench, progress)
+    return Experiment(run, folder, engines, prepared_images, bench, data_folder())
 
 
 def _check_images_available(run: Run, unavailable: Mapping[tuple[str, str], str]) -> None:

@@ -92,18 +92,18 @@ def _error_line(lines: Sequence[str]) -> str:
     torchrun's own exception says nothing, so its report and its workers are asked.
     """
     report_start = _find(_TORCHRUN_REPORT, lines)
-    said, report = lines[:report_start], lines[report_start:]
+    program_lines, report = lines[:report_start], lines[report_start:]
     cause = report[_find(_ROOT_CAUSE, report) :]
     signal = next((f"a worker was ended by {match[1]}" for line in cause if (match := _WORKER_SIGNAL.match(line))), "")
-    prefix = next((match[0] for line in said if (match := _RANK.match(line))), "")  # of the first to fail
-    first_rank = [line.removeprefix(prefix) for line in said if prefix and line.startswith(prefix)]
+    prefix = next((match[0] for line in program_lines if (match := _RANK.match(line))), "")  # of the first to fail
+    first_rank = [line.removeprefix(prefix) for line in program_lines if prefix and line.startswith(prefix)]
     return (
         _last(_EXCEPTION.match, cause)
         or signal
         or _last(_EXCEPTION.match, first_rank)
-        or _last(_EXCEPTION.match, said)
-        or _last(_COMPLAINT.search, said)
-        or (said or lines or [""])[-1]
+        or _last(_EXCEPTION.match, program_lines)
+        or _last(_COMPLAINT.search, program_lines)
+        or (program_lines or lines or [""])[-1]
     )
 
 

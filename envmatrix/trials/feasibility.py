@@ -38,65 +38,53 @@ def check_batch_split(
             ) from error
 
 
-def arms_without_torch(
+def arms_that_cannot_run(
     arms: Iterable[Arm],
     environments: Mapping[str, Environment],
     workloads: Mapping[str, Workload],
     prepared_images: Mapping[tuple[str, str], Prepared],
+    launcher: str,
 ) -> dict[str, str]:
-    """Return arm name -> why its Python cannot run the built-in benchmark. A user's program may not need torch."""
-    images_by_arm = {arm: prepared_images.get((environments[arm.runs].image_key, arm.engine)) for arm in arms}
-    return {
-        arm.name: prepared.without_torch
-        for arm, prepared in images_by_arm.items()
-        if prepared and prepared.without_torch and not workloads[arm.workload].command
-    }
+    """Return arm name -> why its trials would certainly fail; ``launcher`` ('': trials run on this machine)."""
+    reasons: dict[str, str] = {}
+    for arm in arms:
+        environment, workload = environments[arm.runs], workloads[arm.workload]
+        prepared = prepared_images.get((environment.image_key, arm.engine))
+        reason = _launcher_reason(environment, launcher) or (
+            prepared and _image_reason(environment, workload, prepared)
+        )
+        if reason:
+            reasons[arm.name] = reason
+    return reasons
 
 
-def arms_without_compiler(
-    arms: Iterable[Arm],
-    environments: Mapping[str, Environment],
-    workloads: Mapping[str, Workload],
-    prepared_images: Mapping[tuple[str, str], Prepared],
-) -> dict[str, str]:
-    """Return arm name -> what its container lacks to compile its workload.
+def _launcher_reason(environment: Environment, launcher: str) -> str:
+    """Return what of an environment a launcher cannot apply; otherwise ''."""
+    if environment.srun and launcher != "slurm":
+        return f"`srun: {' '.join(environment.srun)}` needs `--launcher slurm`"
+    if environment.cpu_quota is not None and launcher:
+        return f"launcher {launcher} does not support `cpu_quota`: its jobs may not create a control group"
+    return ""
 
-    Only images that envmatrix builds on its own base are checked, because all their packages are known.
-    """
-    compiled = [arm for arm in arms if workloads[arm.workload].options.get("compile") in _CPP_COMPILES]
-    images_by_arm = {arm: prepared_images.get((environments[arm.runs].image_key, arm.engine)) for arm in compiled}
-    return {
-        arm.name: f"torch.compile needs a C++ compiler and Python's headers, which image {prepared.image} lacks\n"
-        "  -> add `apt: [g++, libpython3-dev]` to its level of `torch` in matrix.yaml, or use `--engine local`"
-        for arm, prepared in images_by_arm.items()
-        if prepared and not _can_compile(environments[arm.runs].image, prepared.facts)
-    }
+
+def _image_reason(environment: Environment, workload: Workload, prepared: Prepared) -> str:
+    """Return what an image lacks for a workload; otherwise ''. A user's program may not need torch."""
+    if workload.options.get("compile") in _CPP_COMPILES and not _can_compile(environment.image, prepared.facts):
+        return (
+            f"torch.compile needs a C++ compiler and Python's headers, which image {prepared.image} lacks\n"
+            "  -> add `apt: [g++, libpython3-dev]` to its level of `torch` in matrix.yaml, or use `--engine local`"
+        )
+    return "" if workload.command else prepared.without_torch
 
 
 def _can_compile(image: Image, facts: Mapping[str, str]) -> bool:
-    """Return False if an image certainly lacks a compiler; torch 1 cannot compile with one either."""
+    """Return False if an image certainly lacks a compiler; torch 1 cannot compile with one either.
+
+    Only images that envmatrix builds on its own base are checked, because all their packages are known.
+    """
     torch = facts.get("package torch") or facts.get("system python3-torch", "")
     is_known = "base" in facts and not (image.base or image.ready) and torch >= "2"
     return not is_known or facts.keys() >= {"system g++", "system libpython3-dev"}
-
-
-def arms_without_quota(arms: Iterable[Arm], environments: Mapping[str, Environment], launcher: str) -> dict[str, str]:
-    """Return arm name -> why ``launcher`` ('': trials run on this machine) cannot limit CPU time."""
-    if not launcher:
-        return {}
-    reason = f"launcher {launcher} does not support `cpu_quota`: its jobs may not create a control group"
-    return {arm.name: reason for arm in arms if environments[arm.runs].cpu_quota is not None}
-
-
-def arms_without_srun(arms: Iterable[Arm], environments: Mapping[str, Environment], launcher: str) -> dict[str, str]:
-    """Return arm name -> why ``launcher`` ('': trials run on this machine) cannot apply options of srun."""
-    if launcher == "slurm":
-        return {}
-    return {
-        arm.name: f"`srun: {' '.join(environments[arm.runs].srun)}` needs `--launcher slurm`"
-        for arm in arms
-        if environments[arm.runs].srun
-    }
 
 
 def environments_without_driver(

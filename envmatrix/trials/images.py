@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,8 @@ from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.base import Engine, Prepared, check_architecture, check_quota, library_path
 from envmatrix.engines.build_record import prepared_fields, prepared_from
 from envmatrix.engines.catalog import find_engine
-from envmatrix.errors import EngineError, InputError, SkipEnvironmentError
-from envmatrix.matrix.parse import parse
-from envmatrix.plan.environment import Environment, Library, all_libraries
+from envmatrix.errors import EngineError, EnvmatrixError, InputError, SkipEnvironmentError
+from envmatrix.plan.environment import Environment, Library
 from envmatrix.results import Run, RunFolder, read_json, write_whole
 from envmatrix.system import project
 from envmatrix.system.progress import Heartbeat, ProgressCallback
@@ -31,11 +29,15 @@ _SIDES_FOLDER = "sides"
 _MAX_NAMED_FILES = 5
 _VERSIONS_REMEDY = "check out the locks (containers/locks) that started it, or start a new run"
 _PACKAGES_REMEDY = "restore the packages of the interpreter as they were, or start a new run"
-_BASE_REMEDY = "check out the envmatrix that started it, which has or can build that base, or start a new run"
-_FILES_REMEDY = (
-    "build with the envmatrix and base image that started it (see run.json), or start a new run; "
-    "`envmatrix reproduce --rebuild` measures with other files and lists the differences"
-)
+#: First words of the facts of an image that must not change during a run -> the remedy; the first that fits.
+_REMEDIES = {
+    "over_packages": _PACKAGES_REMEDY,
+    "package conda:": _PACKAGES_REMEDY,
+    **dict.fromkeys(("package ", "system ", "modules"), _VERSIONS_REMEDY),
+    "base_digest": "check out the envmatrix that started it, which has or can build that base, or start a new run",
+    "files_digest": "build with the envmatrix and base image that started it (see run.json), or start a new run; "
+    "`envmatrix reproduce --rebuild` measures with other files and lists the differences",
+}
 
 Images = Mapping[tuple[str, str], Prepared]
 
@@ -47,43 +49,53 @@ class ImageBuilder:
     engines: Mapping[str, Engine]
     libraries: tuple[Library, ...]
 
+    @classmethod
+    def open(
+        cls, engine_names: Iterable[str], libraries: tuple[Library, ...], matrix: Path, bench: Path
+    ) -> ImageBuilder:
+        """Return the builder with the locks next to ``matrix``. Raises EngineError if an engine cannot be used here."""
+        return cls(open_engines(engine_names, build_places(matrix, bench)), libraries)
+
 
 def prepare_images(
     environments: Mapping[str, Environment],
-    engines: Mapping[str, Engine],
-    libraries: tuple[Library, ...],
+    builders: Mapping[str | None, ImageBuilder],
     progress: ProgressCallback,
     given: Images | None = None,
 ) -> tuple[dict[tuple[str, str], Prepared], dict[tuple[str, str], str]]:
-    """Build every image on every engine; return the ready images, and reasons per unavailable (environment, engine).
+    """Build every image of each side (None: the only one) on every engine of its builder.
 
-    ``given`` images, by (image, engine), are ready already.
+    Return the ready images, and reasons per unavailable (environment, engine). ``given`` images, by (image, engine),
+    are ready already.
     """
     prepared_images: dict[tuple[str, str], Prepared] = dict(given or {})
+    failures: dict[tuple[str, str], EnvmatrixError] = {}
     unavailable: dict[tuple[str, str], str] = {}
-    failures: dict[tuple[str, str], str] = {}
-    for engine in engines.values():
-        held = held_libraries(engine, libraries, environments.values())
-        for env in environments.values():
-            key = (env.image_key, engine.name)
+
+    def prepare(environment: Environment, engine: Engine, held: tuple[Library, ...]) -> None:
+        check_architecture(environment)
+        key = (environment.image_key, engine.name)
+        if key in failures:
+            raise failures[key]
+        if key not in prepared_images:
             try:
-                check_architecture(env)
-            except SkipEnvironmentError as error:  # its image may serve other environments
-                unavailable[env.name, engine.name] = str(error)
-                continue
-            try:
-                if key not in prepared_images and key not in failures:
-                    with Heartbeat(progress, f"image {env.image.name} is prepared for {engine.name}"):
-                        prepared_images[key] = engine.prepare(env.image, held, progress)
-                if key in prepared_images:
-                    check_preloaded_libraries(prepared_images[key], env, here=engine.shares_files)
-                    check_quota(engine, env)
+                with Heartbeat(progress, f"image {environment.image.name} is prepared for {engine.name}"):
+                    prepared_images[key] = engine.prepare(environment.image, held, progress)
             except (SkipEnvironmentError, EngineError) as error:
-                if key not in prepared_images:
-                    failures[key] = str(error)
-                unavailable[env.name, engine.name] = str(error)
-            if key in failures:
-                unavailable[env.name, engine.name] = failures[key]
+                failures[key] = error
+                raise
+        check_preloaded_libraries(prepared_images[key], environment, here=engine.shares_files)
+        check_quota(engine, environment)
+
+    for side, builder in builders.items():
+        side_environments = [environment for environment in environments.values() if environment.side == side]
+        for engine in builder.engines.values():
+            held = held_libraries(engine, builder.libraries, side_environments)
+            for environment in side_environments:
+                try:
+                    prepare(environment, engine, held)
+                except (SkipEnvironmentError, EngineError) as error:
+                    unavailable[environment.name, engine.name] = str(error)
     return prepared_images, unavailable
 
 
@@ -120,46 +132,15 @@ def open_engines(names: Iterable[str], places: BuildPaths) -> dict[str, Engine]:
     return engines
 
 
-def prepare_side_images(
-    environments: Mapping[str, Environment],
-    builders: Mapping[str | None, ImageBuilder],
-    progress: ProgressCallback,
-    given: Images | None = None,
-) -> tuple[dict[tuple[str, str], Prepared], dict[tuple[str, str], str]]:
-    """Prepare the images of every side (None: the only one) with its own builder; see ``prepare_images``."""
-    prepared_images: dict[tuple[str, str], Prepared] = dict(given or {})
-    unavailable: dict[tuple[str, str], str] = {}
-    for side, builder in builders.items():
-        side_environments = {
-            name: environment for name, environment in environments.items() if environment.side == side
-        }
-        side_images, side_unavailable = prepare_images(
-            side_environments, builder.engines, builder.libraries, progress, prepared_images
-        )
-        prepared_images |= side_images
-        unavailable |= side_unavailable
-    return prepared_images, unavailable
-
-
 def side_image_builders(folder: RunFolder, run: Run, matrix: Path, bench: Path) -> dict[str | None, ImageBuilder]:
     """Return the builders of an existing run's images: locks next to ``matrix``, or those saved for each side."""
     names = tuple(dict.fromkeys(arm.engine for arm in run.arms))
     if not run.sides:
-        return {None: ImageBuilder(open_engines(names, build_places(matrix, bench)), run_libraries(folder, run))}
+        return {None: ImageBuilder.open(names, run.libraries, matrix, bench)}
     return {
-        name: ImageBuilder(open_engines(names, build_places(side_matrix_path(folder, name), bench)), side.libraries)
+        name: ImageBuilder.open(names, side.libraries, side_matrix_path(folder, name), bench)
         for name, side in run.sides.items()
     }
-
-
-def save_side_matrix(folder: RunFolder, side: str, matrix: str, locks: Path) -> None:
-    """Save the matrix and locks of a side, so that ``resume`` needs neither worktree nor checkout."""
-    matrix_file = side_matrix_path(folder, side)
-    locks_folder = matrix_file.parent / "containers" / "locks"
-    locks_folder.mkdir(parents=True, exist_ok=True)
-    for file in sorted(locks.glob("*.txt")):
-        shutil.copyfile(file, locks_folder / file.name)
-    write_whole(matrix_file, matrix)
 
 
 def side_matrix_path(folder: RunFolder, side: str) -> Path:
@@ -167,48 +148,18 @@ def side_matrix_path(folder: RunFolder, side: str) -> Path:
     return folder.path / _SIDES_FOLDER / side / "matrix.yaml"
 
 
-def run_libraries(folder: RunFolder, run: Run) -> tuple[Library, ...]:
-    """Return the libraries in a run's images: those of its whole matrix, including levels that it does not use."""
-    if run.libraries is not None:
-        return run.libraries
-    return all_libraries(parse(str(folder.names.real(folder.matrix())), folder.run_file, begun=True))
-
-
 def check_images_unchanged(run: Run, prepared_images: Mapping[tuple[str, str], Prepared]) -> None:
     """Raise InputError for an image whose versions or files changed since the run began."""
     for (image, engine), prepared in prepared_images.items():
         for name, recorded_value in run.images.get(f"{image}@{engine}", {}).items():
             current_value = prepared.facts.get(name)
-            if (
-                name.startswith(("package ", "system ", "base_digest", "modules", "over_packages"))
-                and current_value != recorded_value
-            ):
-                raise InputError(
-                    f"image {image} on {engine} has changed since this run started: {name} was {recorded_value}, and "
-                    f"is now {current_value or 'gone'}",
-                    remedy=_remedy(name),
-                )
-            if name == "files_digest" and current_value != recorded_value:
-                raise InputError(
-                    f"image {image} on {engine} has changed since this run started: "
-                    f"{_changed_files_text(recorded_value, current_value)}",
-                    remedy=_FILES_REMEDY,
-                )
-
-
-def _remedy(fact: str) -> str:
-    if fact.startswith(("over_packages", "package conda:")):
-        return _PACKAGES_REMEDY
-    return _BASE_REMEDY if fact == "base_digest" else _VERSIONS_REMEDY
-
-
-def missing_file_digests(run: Run, prepared_images: Images) -> dict[str, str]:
-    """Return the digests of image files that run.json lacks because an older envmatrix wrote it."""
-    digests = {
-        f"{image}@{engine}": prepared.facts.get("files_digest") for (image, engine), prepared in prepared_images.items()
-    }
-    unlisted_images = {key for key, facts in run.images.items() if "files_digest" not in facts}
-    return {key: files for key, files in digests.items() if files and key in unlisted_images}
+            remedy = next((remedy for start, remedy in _REMEDIES.items() if name.startswith(start)), None)
+            if remedy is None or current_value == recorded_value:
+                continue
+            change = f"{name} was {recorded_value}, and is now {current_value or 'gone'}"
+            if name == "files_digest":
+                change = _changed_files_text(recorded_value, current_value)
+            raise InputError(f"image {image} on {engine} has changed since this run started: {change}", remedy=remedy)
 
 
 def _changed_files_text(old_digest: str, new_digest: str | None) -> str:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from envmatrix.block import turn_gate
 from envmatrix.block.interleave import Ended, Interleaving, Member, Running, Schedule, TurnLengths
@@ -25,14 +24,12 @@ from envmatrix.system.host import parse_cpus
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials import orphans
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.program import invocation
 from envmatrix.trials.retry import rebuild_image
 from envmatrix.trials.trial import (
     check_image_present,
     make_finished_trial,
-    make_job,
+    make_local_job,
     make_unstarted_trial,
-    program_folder,
 )
 
 
@@ -122,7 +119,7 @@ def _run_group(
     ended_before = orphans.end_processes()
     folder = orphans.work_folder() / experiment.run.name
     try:
-        trials = _Company(experiment, company, folder).run(lengths, later_s)
+        trials = _Company(experiment, company).run(lengths, later_s)
     finally:
         for slot in company.slots:
             remove_folder(folder / slot.trial)
@@ -133,8 +130,8 @@ def _run_group(
 class _Company:
     """Start the trials of a group if the block runner asks for them, and make their results at their end."""
 
-    def __init__(self, experiment: Experiment, company: InterleavedGroup, folder: Path) -> None:
-        self.experiment, self.company, self.folder = experiment, company, folder
+    def __init__(self, experiment: Experiment, company: InterleavedGroup) -> None:
+        self.experiment, self.company = experiment, company
         self.slots = {slot.trial: slot for slot in company.slots}
         self.processes: dict[str, _Process] = {}
         self.broken: list[Trial] = []
@@ -171,9 +168,12 @@ class _Company:
             return None
 
     def _start_member(self, slot: Slot, stack: ExitStack) -> Member:
-        engine, job = self.experiment.engines[slot.arm.engine], self._make_job(slot)
+        engine, job = self.experiment.engines[slot.arm.engine], make_local_job(self.experiment, slot, gate=True)
         if not isinstance(engine, TakesTurns):
-            raise NotImplementedError(slot.arm.engine)  # ``not_interleaved_reason`` excludes this
+            raise NotImplementedError(slot.arm.engine)  # ``interleaving_eligibility`` excludes this
+        # The supervisor's own limit is behind those of getting ready (some at once), turns, finishing, and going on.
+        seconds = (6 * len(self.slots) + 1) * job.limits.seconds
+        job = replace(job, limits=replace(job.limits, seconds=seconds))
         check_image_present(engine, job)
         with disk_errors(job.mounts.work):
             gate = stack.enter_context(turn_gate.open_gate(job.mounts.work))
@@ -183,34 +183,14 @@ class _Company:
         apart = self.experiment.run.design.turn_apart if workload.tells_steps else 0
         return Member(slot.trial, process, gate, pauses_itself=bool(workload.command), apart=apart)
 
-    def _make_job(self, slot: Slot) -> Job:
-        work = self.folder / slot.trial
-        remove_folder(work)
-        work.mkdir(parents=True)
-        job = make_job(self.experiment, slot, work, gate=True)
-        program = program_folder(self.experiment, slot, job)
-        job = (
-            invocation.place_program_files(self.experiment.engines[slot.arm.engine], job, *program) if program else job
-        )
-        job = replace(job, env={**job.env, **orphans.trial_mark(self.experiment.run.name, slot)})
-        # The supervisor's own limit is behind those of getting ready (some at once), turns, finishing, and going on.
-        seconds = (6 * len(self.slots) + 1) * job.limits.seconds
-        return replace(job, limits=replace(job.limits, seconds=seconds))
-
     def _make_trial(self, process: _Process, ended: Ended) -> Trial:
         slot, job, how = process.slot, process.job, ended.exit
         if not how.ok and not how.timed_out and not self.experiment.engines[slot.arm.engine].holds(job.prepared):
             raise _NotStartedError(slot, NoTrialError(f"image {job.prepared.image} went away while it ran"))
         trial = make_finished_trial(self.experiment, slot, how, job, started=process.started)
-        waves = len(self.company.waves)
-        return replace(
-            trial,
-            together=ended.together,
-            waves=waves if waves > 1 else None,
-            ended_before=0,
-            later_s=ended.later_s,
-            later_failed=ended.later_failed,
-        )
+        waves = len(self.company.waves) if len(self.company.waves) > 1 else None
+        trial = replace(trial, together=ended.together, waves=waves, ended_before=0)
+        return replace(trial, later_s=ended.later_s, later_failed=ended.later_failed)
 
 
 def cpus_of(design: Design) -> int:

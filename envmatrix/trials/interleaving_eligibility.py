@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from envmatrix.engines.base import Engine, TakesTurns
 from envmatrix.matrix import Design
@@ -26,34 +27,64 @@ def has_one_process(workload: Workload) -> bool:
     return not workload.command and {options.get(name, "none") for name in ("parallel", "collective")} == {"none"}
 
 
-def not_interleaved_reason(arm: Arm, environment: Environment, workload: Workload, engine: Engine | None) -> str:
-    """Return why an arm is not interleaved, '' if it can be."""
-    if why := _cannot_pause_reason(arm, environment, workload, engine):
-        return why
-    if not environment.turns:
-        return "a level sets `turns: false`, because a pause would change how it behaves"
-    return ""
+@dataclass(frozen=True)
+class _PlannedArm:
+    """An arm with its environment, workload and engine (None: not usable here)."""
+
+    arm: Arm
+    environment: Environment
+    workload: Workload
+    engine: Engine | None
+
+    @property
+    def device(self) -> object:
+        """The device of the built-in benchmark; a user's program counts as the CPU."""
+        device = self.workload.options.get("device", "cpu")
+        return self.environment.variables.get("BENCH_DEVICE") or "cpu" if device == "environment" else device
+
+    def cannot_pause_reason(self) -> str:
+        """Return why its processes cannot pause at their gates, '' if they can."""
+        workload = self.workload
+        if self.environment.srun:
+            return "a level sets `srun:`, and Slurm does not pause what it starts"
+        if workload.command and (why := _program_reason(workload)):
+            return f"workload {workload.name} is your own program {why}"
+        if not workload.command and not has_one_process(workload):
+            return f"workload {workload.name} uses several processes or devices"
+        if self.device not in ("cpu", "cuda"):
+            return f"workload {workload.name} runs on a device that one process at a time can use"
+        if not isinstance(self.engine, TakesTurns):
+            return f"engine {self.arm.engine} cannot pause a process"
+        return ""
+
+    def not_interleaved_reason(self) -> str:
+        """Return why it is not interleaved, '' if it can be."""
+        turns_reason = "a level sets `turns: false`, because a pause would change how it behaves"
+        return self.cannot_pause_reason() or ("" if self.environment.turns else turns_reason)
+
+    def is_unaffected_by_pauses(self) -> bool:
+        """Return whether its process can pause between steps without affecting the measurement.
+
+        Start-up is measured too if a model is compiled. If only a program's wall time is known, work such as loading
+        data may continue during a pause. A pause also leaves the caches to others, which lengthens the latency tail of
+        predictions.
+        """
+        options = self.workload.options
+        return (
+            self.workload.tells_steps
+            and all(options.get(name, required) == required for name, required in _INTERLEAVABLE_OPTIONS.items())
+            and self.device == "cpu"
+            and not self.cannot_pause_reason()
+        )
 
 
-def _cannot_pause_reason(arm: Arm, environment: Environment, workload: Workload, engine: Engine | None) -> str:
-    """Return why the processes of an arm cannot pause at their gates, '' if they can."""
-    if environment.srun:
-        return "a level sets `srun:`, and Slurm does not pause what it starts"
-    if workload.command and (why := _program_reason(workload)):
-        return f"workload {arm.workload} is your own program {why}"
-    if not workload.command and not has_one_process(workload):
-        return f"workload {arm.workload} uses several processes or devices"
-    if _device(environment, workload) not in ("cpu", "cuda"):
-        return f"workload {arm.workload} runs on a device that one process at a time can use"
-    if not isinstance(engine, TakesTurns):
-        return f"engine {arm.engine} cannot pause a process"
-    return ""
-
-
-def _device(environment: Environment, workload: Workload) -> object:
-    """Return the device of the built-in benchmark; a user's program counts as the CPU."""
-    device = workload.options.get("device", "cpu")
-    return environment.variables.get("BENCH_DEVICE") or "cpu" if device == "environment" else device
+def _planned_arms(
+    arms: Iterable[Arm],
+    environments: Mapping[str, Environment],
+    workloads: Mapping[str, Workload],
+    engines: Mapping[str, Engine | None],
+) -> list[_PlannedArm]:
+    return [_PlannedArm(arm, environments[arm.runs], workloads[arm.workload], engines.get(arm.engine)) for arm in arms]
 
 
 def non_interleaved_arms(
@@ -63,11 +94,8 @@ def non_interleaved_arms(
     engines: Mapping[str, Engine | None],
 ) -> dict[str, str]:
     """Return arm -> reason, for the arms that are not interleaved."""
-    reasons = {
-        arm: not_interleaved_reason(arm, environments[arm.runs], workloads[arm.workload], engines.get(arm.engine))
-        for arm in arms
-    }
-    return {arm.name: reason for arm, reason in reasons.items() if reason}
+    planned_arms = _planned_arms(arms, environments, workloads, engines)
+    return {planned.arm.name: reason for planned in planned_arms if (reason := planned.not_interleaved_reason())}
 
 
 def decide_schedule(
@@ -80,40 +108,24 @@ def decide_schedule(
 ) -> tuple[Design, tuple[Arm, ...]]:
     """Return a design with ``schedule: auto`` decided, and its arms.
 
-    If interleaved, the uninterrupted arms get copies of references. ``skipped`` arms do not run and need none. On a
-    GPU, ``auto`` interleaves nothing: all processes would use its memory at once, and it continues to work for a
-    stopped program. The built-in benchmark waits for the GPU at the end of each turn.
+    If interleaved, the uninterrupted arms get copies of references. ``skipped`` arms do not run and need none. ``auto``
+    interleaves neither several engines, whose start-up is measured too, nor programs on a GPU: all processes would use
+    its memory at once, and it continues to work for a stopped program. The built-in benchmark waits for the GPU at the
+    end of each turn.
     """
     running_arms = [arm for arm in arms if arm.name not in skipped]
+    planned_arms = _planned_arms(running_arms, environments, workloads, engines)
     if design.schedule == "auto":
-        own_on_gpu = design.gpus and any(workloads[arm.workload].command for arm in running_arms)
-        can_interleave = not own_on_gpu and _can_interleave(running_arms, environments, workloads, engines)
+        can_interleave = (
+            not (design.gpus and any(planned.workload.command for planned in planned_arms))
+            and len({arm.engine for arm in running_arms}) == 1
+            and all(planned.is_unaffected_by_pauses() for planned in planned_arms)
+        )
         design = design.model_copy(update={"schedule": "turns" if can_interleave else "sequential"})
-    copied_arms = (
-        non_interleaved_arms(running_arms, environments, workloads, engines) if design.schedule == "turns" else ()
-    )
-    return design, with_separate_references(arms, copied_arms)
-
-
-def _can_interleave(
-    arms: Sequence[Arm],
-    environments: Mapping[str, Environment],
-    workloads: Mapping[str, Workload],
-    engines: Mapping[str, Engine | None],
-) -> bool:
-    """Return whether each process can pause between steps without affecting the measurement.
-
-    Start-up is measured too if engines are compared or a model is compiled. If only a program's wall time is known,
-    work such as loading data may continue during a pause. A pause also leaves the caches to others, which lengthens the
-    latency tail of predictions.
-    """
-    return len({arm.engine for arm in arms}) == 1 and all(
-        (workload := workloads[arm.workload]).tells_steps
-        and all(workload.options.get(name, required) == required for name, required in _INTERLEAVABLE_OPTIONS.items())
-        and _device(environments[arm.runs], workload) == "cpu"
-        and not _cannot_pause_reason(arm, environments[arm.runs], workload, engines.get(arm.engine))
-        for arm in arms
-    )
+    if design.schedule != "turns":
+        return design, arms
+    lone = [planned.arm.name for planned in planned_arms if planned.not_interleaved_reason()]
+    return design, with_separate_references(arms, lone)
 
 
 def sequential_reasons(run: Run, engines: Mapping[str, Engine]) -> dict[str, str]:
@@ -136,13 +148,11 @@ def single_turn_roots(run: Run, engines: Mapping[str, Engine]) -> set[str]:
     user's program has no such waiting point.
     """
     roots = comparison_roots(run.arms)
-    candidates = set(sequential_reasons(run, engines))
-    for arm in run.arms:
-        workload = run.workloads[arm.workload]
-        pause_arguments = (run.environments[arm.runs], workload, engines.get(arm.engine))
-        if arm.name not in run.skipped and (workload.command or _cannot_pause_reason(arm, *pause_arguments)):
-            candidates.discard(roots[arm.name])
-    return candidates
+    running_arms = [arm for arm in run.arms if arm.name not in run.skipped]
+    planned_arms = _planned_arms(running_arms, run.environments, run.workloads, engines)
+    unable = {roots[planned.arm.name] for planned in planned_arms
+              if planned.workload.command or planned.cannot_pause_reason()}  # fmt: skip
+    return set(sequential_reasons(run, engines)) - unable
 
 
 def _program_reason(workload: Workload) -> str:

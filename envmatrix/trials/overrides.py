@@ -51,7 +51,8 @@ def apply_overrides(matrix: Matrix, name: str, overrides: Overrides) -> Design:
 
 
 def with_changed_values(design: Design, changes: Mapping[str, object]) -> Design:
-    """Return a design with changed values. Raises InputError with the option's name for an invalid one."""
+    """Return a design with changed values (None: unchanged). Raises InputError with an invalid one's option."""
+    changes = {name: value for name, value in changes.items() if value is not None}
     try:
         return Design.model_validate({**design.model_dump(), **changes})
     except ValidationError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
 from dataclasses import replace
 
 from envmatrix.errors import InputError
@@ -12,7 +11,6 @@ from envmatrix.results import Change, Run, RunFolder
 from envmatrix.results.plan_check import RejectedLine
 from envmatrix.results.run import LauncherOptions, value_text
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.images import missing_file_digests
 from envmatrix.trials.overrides import with_changed_values
 from envmatrix.version import __version__
 
@@ -20,32 +18,24 @@ from envmatrix.version import __version__
 def apply_resume_changes(
     experiment: Experiment,
     *,
-    budget: float | str | None = None,
-    target: float | str | None = None,
-    max_blocks: int | None = None,
     launcher_options: LauncherOptions | None = None,
     command: tuple[str, ...] = (),
+    **limits: float | str | None,
 ) -> Experiment:
-    """Return the experiment with a new budget, target, maximum of blocks, or launcher options.
-
-    None: unchanged.
+    """Return the experiment with new launcher options, or a new ``budget``, ``target`` or ``max_blocks``.
 
     Changes are appended to the run's history and apply from then on. The number of blocks on disk is recorded as an
-    interim analysis, since results may have been read before resuming. So are digests of image files that an older
-    envmatrix left out. The run is locked first, so that it cannot change while another envmatrix measures. Raises
-    InputError for invalid values, StoreError if it is locked.
+    interim analysis, since results may have been read before resuming. The run is locked first, so that it cannot
+    change while another envmatrix measures. Raises InputError for invalid values, StoreError if it is locked.
     """
-    requested = {"budget": budget, "target": target, "max_blocks": max_blocks}
-    changes = {name: value for name, value in requested.items() if value is not None}
-    with_changed_values(experiment.run.design, changes)
+    with_changed_values(experiment.run.design, limits)
     folder = experiment.folder
     folder.lock()
     run = folder.load_for_resume()
-    design = with_changed_values(run.design, changes)
+    design = with_changed_values(run.design, limits)
     _check_blocks(run.design, design)
     options = {**run.launcher_options, **(launcher_options or {})}
-    files = missing_file_digests(run, experiment.prepared)
-    change = _make_change(run, design, options, command, _unrecorded_blocks(folder, run), files)
+    change = _make_change(run, design, options, command, _unrecorded_blocks(folder, run))
     if change is None:
         return experiment
     folder.change(change)
@@ -55,7 +45,7 @@ def apply_resume_changes(
 def record_interim_reading(folder: RunFolder) -> None:
     """Record an interim analysis in the history, as the reader may end the run because of its results."""
     run = folder.load()
-    change = _make_change(run, run.design, run.launcher_options, (), _unrecorded_blocks(folder, run), {})
+    change = _make_change(run, run.design, run.launcher_options, (), _unrecorded_blocks(folder, run))
     if change:
         folder.change(change)
 
@@ -68,35 +58,25 @@ def _unrecorded_blocks(folder: RunFolder, run: Run) -> int | None:
 
 
 def _make_change(
-    run: Run,
-    design: Design,
-    options: LauncherOptions,
-    command: tuple[str, ...],
-    looked: int | None,
-    files: Mapping[str, str],
+    run: Run, design: Design, options: LauncherOptions, command: tuple[str, ...], looked: int | None
 ) -> Change | None:
     """Return the differences from the current run as an entry of its history; None without any."""
-    timestamp = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    values: dict[str, tuple[float | LauncherOptions, float | LauncherOptions]] = {
-        "budget": (run.design.budget, design.budget),
-        "target": (run.design.target, design.target),
-        "max_blocks": (run.design.max_blocks, design.max_blocks),
-        "launcher_options": (run.launcher_options, options),
-    }
-    changed_values = {name: pair for name, pair in values.items() if pair[0] != pair[1]}
-    if not changed_values and looked is None and not files:
+    limits = ("budget", "target", "max_blocks")
+    old = {**{name: getattr(run.design, name) for name in limits}, "launcher_options": run.launcher_options}
+    new = {**{name: getattr(design, name) for name in limits}, "launcher_options": options}
+    changed_names = [name for name in new if new[name] != old[name]]
+    if not changed_names and looked is None:
         return None
-    old_values = {name: value_text(old_value) for name, (old_value, _) in changed_values.items()}
-    new_values = {name: value for name, (_, value) in changed_values.items()}
-    fields = {
-        "at": timestamp,
-        "envmatrix": __version__,
-        "was": old_values,
-        "command": command,
-        "looked": looked,
-        "files": files,
-    }
-    return Change.model_validate({**fields, **new_values})
+    return Change.model_validate(
+        {
+            "at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "envmatrix": __version__,
+            "was": {name: value_text(old[name]) for name in changed_names},
+            "command": command,
+            "looked": looked,
+            **{name: new[name] for name in changed_names},
+        }
+    )
 
 
 def _check_blocks(old_design: Design, new_design: Design) -> None:

@@ -18,8 +18,9 @@ from envmatrix.evidence.record import Record, read_record
 from envmatrix.matrix import Design
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.variables import near
-from envmatrix.plan import Slot
+from envmatrix.plan import Arm, Slot
 from envmatrix.plan.environment import Environment
+from envmatrix.plan.export_lines import export_lines
 from envmatrix.results import Outcome, Trial, trial_of
 from envmatrix.system import bench_options
 from envmatrix.system.atomic_files import check_free_space
@@ -91,6 +92,13 @@ def preload_paths(prepared: Prepared, environment: Environment) -> tuple[str, ..
     return tuple(library_path(prepared, key, file) for key, file in environment.preload)
 
 
+def measured_export_lines(experiment: Experiment, arm: Arm) -> str:
+    """Return the shell lines that set up the environment of an arm outside envmatrix."""
+    environment = experiment.run.environments[arm.runs]
+    prepared = experiment.prepared[environment.image_key, arm.engine]
+    return export_lines(environment, preload_paths(prepared, environment), "sh")
+
+
 def process_limits(environment: Environment, seconds: float, cpus: str | None = None) -> Limits:
     """Return the limits of a process: its time, and the CPUs of the environment (otherwise ``cpus``)."""
     cpu_list, nodes = environment.cpus or cpus, environment.memory_nodes
@@ -123,19 +131,10 @@ def bench_arguments(
     gate_folder = f"{inner_paths['work']}/{FOLDER}" if gate else ""
     if workload.command:
         return invocation.command_arguments(workload, record, python, inner_paths["bench"], gate_folder)
-    option_arguments = bench_options.command_line_arguments(workload.options)
-    gate_arguments = (f"--gate={gate_folder}",) if gate else ()
-    look_arguments = (f"--look={look_s:.1f}",) if look_s is not None else ()
-    return (
-        "-m",
-        "bench",
-        "run",
-        f"--record={record}",
-        f"--data-dir={inner_paths['data']}",
-        *gate_arguments,
-        *look_arguments,
-        *option_arguments,
-    )
+    options = [f"--record={record}", f"--data-dir={inner_paths['data']}"]
+    options += [f"--gate={gate_folder}"] if gate else []
+    options += [f"--look={look_s:.1f}"] if look_s is not None else []
+    return ("-m", "bench", "run", *options, *bench_options.command_line_arguments(workload.options))
 
 
 def make_job(experiment: Experiment, slot: Slot, work: Path, *, gate: bool = False) -> Job:
@@ -149,23 +148,21 @@ def make_job(experiment: Experiment, slot: Slot, work: Path, *, gate: bool = Fal
     same_paths = tuple(Path(path) for path in workload.mounts)
     mounts = Mounts(work, {"bench": experiment.bench, "data": experiment.data, **files}, same_paths)
     inner_paths = engine.inside(mounts)
+    base = base_variables(inner_paths["work"], inner_paths["bench"], prepared.python)
+    spans_nodes = bench_options.node_count(workload.options) > 1
     return Job(
         run=experiment.run.name,
         label=slot.trial,
         prepared=prepared,
         argv=(prepared.python, *bench_arguments(workload, inner_paths, prepared.python, gate=gate, look_s=slot.look_s)),
         env={
-            **trial_variables(
-                workload, environment, base_variables(inner_paths["work"], inner_paths["bench"], prepared.python)
-            ),
+            **trial_variables(workload, environment, base),
             **packages_to_look_up(experiment.run.environments.values()),
             "ENVMATRIX_PAD": "x" * slot.padding,
         },
         preload=preload_paths(prepared, environment),
         mounts=mounts,
-        limits=replace(
-            make_limits(experiment.run.design, environment), network=bench_options.node_count(workload.options) > 1
-        ),
+        limits=replace(make_limits(experiment.run.design, environment), network=spans_nodes),
         log=experiment.folder.logs / f"{slot.trial}.log",
     )
 
@@ -178,11 +175,19 @@ def program_folder(experiment: Experiment, slot: Slot, job: Job) -> tuple[Path, 
     if _FILES_MOUNT not in job.mounts.read:
         return None
     inner_path = experiment.engines[slot.arm.engine].inside(job.mounts)[_FILES_MOUNT]
-    return (
-        job.mounts.read[_FILES_MOUNT],
-        inner_path,
-        invocation.metric_file(experiment.run.workloads[slot.arm.workload]),
-    )
+    metric_file = invocation.metric_file(experiment.run.workloads[slot.arm.workload])
+    return job.mounts.read[_FILES_MOUNT], inner_path, metric_file
+
+
+def make_local_job(experiment: Experiment, slot: Slot, *, gate: bool = False) -> Job:
+    """Return the job of one slot on this machine: in an empty work folder, with its program's files and its mark."""
+    work = orphans.work_folder() / experiment.run.name / slot.trial
+    remove_folder(work)
+    work.mkdir(parents=True)
+    job = make_job(experiment, slot, work, gate=gate)
+    job = replace(job, env={**job.env, **orphans.trial_mark(experiment.run.name, slot)})
+    program = program_folder(experiment, slot, job)
+    return invocation.place_program_files(experiment.engines[slot.arm.engine], job, *program) if program else job
 
 
 def run_trial(experiment: Experiment, slot: Slot) -> Trial:
@@ -194,26 +199,19 @@ def run_trial(experiment: Experiment, slot: Slot) -> Trial:
     if reason:
         return trial_of(slot, "skipped", reason)
     orphan_count = orphans.end_processes()
-    work = orphans.work_folder() / experiment.run.name / slot.trial
-    remove_folder(work)
-    work.mkdir(parents=True)
     started, began = time.time(), time.monotonic()
     try:
-        job = make_job(experiment, slot, work)
-        job = replace(job, env={**job.env, **orphans.trial_mark(experiment.run.name, slot)})
-        program = program_folder(experiment, slot, job)
-        job = invocation.place_program_files(experiment.engines[slot.arm.engine], job, *program) if program else job
-        check_image_present(experiment.engines[slot.arm.engine], job)
-        exit_status = _run_job(experiment.engines[slot.arm.engine], job)
-        return replace(
-            make_finished_trial(experiment, slot, exit_status, job, started=started), ended_before=orphan_count
-        )
+        job, engine = make_local_job(experiment, slot), experiment.engines[slot.arm.engine]
+        check_image_present(engine, job)
+        exit_status = _run_job(engine, job)
+        trial = make_finished_trial(experiment, slot, exit_status, job, started=started)
+        return replace(trial, ended_before=orphan_count)
     except (StoreError, NoTrialError):
         raise
     except EnvmatrixError as error:
         return make_unstarted_trial(slot, error, started=started, wall_s=time.monotonic() - began)
     finally:
-        remove_folder(work)
+        remove_folder(orphans.work_folder() / experiment.run.name / slot.trial)
 
 
 def check_image_present(engine: Engine, job: Job) -> None:
@@ -270,12 +268,8 @@ def classify_outcome(
         reason = why_program_failed(job.log) if is_own_program else ""
         return "failed", reason or f"the process {exit_status}{last_line(job.log)}", body, ()
     if record is None:
-        return (
-            "failed",
-            f"the process ended without an error, but its record is missing or unreadable{last_line(job.log)}",
-            None,
-            (),
-        )
+        reason = f"the process ended without an error, but its record is missing or unreadable{last_line(job.log)}"
+        return "failed", reason, None, ()
     if record.skipped:
         return "skipped", record.skipped, body, ()
     verification = verify_trial(experiment, slot, record)
@@ -294,30 +288,22 @@ def count_stops(record: Record | None) -> int:
 
 def verify_trial(experiment: Experiment, slot: Slot, record: Record) -> Verification:
     """Compare a record with the trial's environment, benchmark version and program files."""
-    run, workload = experiment.run, slot.arm.workload
-    environment = drop_named_variables(
-        run.environments[slot.arm.runs], run.workloads[workload], run.programs.get(workload, {})
-    )
+    run, workload = experiment.run, experiment.run.workloads[slot.arm.workload]
+    files = run.programs.get(workload.name, {})
+    environment = drop_named_variables(run.environments[slot.arm.runs], workload, files)
     verification = verify_evidence(environment, record.evidence or Evidence())
-    if record.bench is None or record.bench.digest != experiment.run.bench_digest:
-        verification = replace(
-            verification,
-            wrong=(*verification.wrong, "the trial used another version of bench/ than this run started with"),
-        )
-    return replace(
-        verification,
-        wrong=(*verification.wrong, *changed_file_texts(run.workloads[workload], run.programs.get(workload, {}))),
-    )
+    wrong = [*verification.wrong]
+    if record.bench is None or record.bench.digest != run.bench_digest:
+        wrong.append("the trial used another version of bench/ than this run started with")
+    return replace(verification, wrong=(*wrong, *changed_file_texts(workload, files)))
 
 
 def drop_named_variables(environment: Environment, workload: Workload, files: Iterable[str]) -> Environment:
     """Return an environment without warnings for variables that the files of the user's own program mention."""
     unexplained = [name for name in environment.unread if near(name) is None]
     mentioned_names = words_in_sources([Path(workload.files or "") / file for file in files]) if unexplained else set()
-    return replace(
-        environment,
-        unread=tuple(name for name in environment.unread if name not in mentioned_names.intersection(unexplained)),
-    )
+    unread = [name for name in environment.unread if name not in mentioned_names.intersection(unexplained)]
+    return replace(environment, unread=tuple(unread))
 
 
 def load_record(path: Path) -> tuple[Mapping[str, object], Record] | tuple[None, None]:
@@ -325,15 +311,15 @@ def load_record(path: Path) -> tuple[Mapping[str, object], Record] | tuple[None,
 
     Raises StoreError if it cannot be read now: then its trial must not be recorded.
     """
+
+    def read() -> bytes | None:
+        try:
+            return read_bytes(path)
+        except (RefusedFileError, PermissionError):
+            return None
+
     try:
-        body = json.loads((read_with_retry(lambda: _read_if_allowed(path), path) or b"").decode())
+        body = json.loads((read_with_retry(read, path) or b"").decode())
         return body, read_record(body)
     except (ValueError, RecursionError):  # RecordError is a ValueError
         return None, None
-
-
-def _read_if_allowed(path: Path) -> bytes | None:
-    try:
-        return read_bytes(path)
-    except (RefusedFileError, PermissionError):
-        return None

@@ -106,7 +106,7 @@ def _working_programs(evidence: Evidence) -> Iterator[_Program]:
     for number, program in enumerate(listed):
         share = "" if program.share is None else f", {program.share:.0%} of the CPU time"
         name = f"{program.name} (process {program.pid}{share}) " if len(listed) > 1 else ""
-        kind = f"{program.name} " if len({one.name for one in listed}) > 1 else ""
+        kind = f"{program.name} " if len({program.name for program in listed}) > 1 else ""
         program_evidence = program.evidence or evidence
         spared = any(have_teams) and not have_teams[number]
         yield _Program(
@@ -125,17 +125,14 @@ def _findings(environment: Environment, program: _Program) -> Iterator[tuple[boo
     for _, file in environment.preload:
         mapped = _is_mapped(file, evidence.preloaded)
         if not mapped:
-            yield (
-                mapped is None,
-                f"{file} is preloaded, but "
-                + ("its libraries could not be read" if mapped is None else "the process did not load it"),
-            )
+            reason = "its libraries could not be read" if mapped is None else "the process did not load it"
+            yield mapped is None, f"{file} is preloaded, but {reason}"
     openmp_claims = [claim for claim in environment.claims if claim.path in ("openmp", *_OPENMP_SETTINGS)]
     if not program.spared and any(map(program.is_concerned, openmp_claims)):
         yield from _unused_runtime(evidence)
     if not program.spared and any(claim.path in _BINDING_SETTINGS for claim in environment.claims):
         yield from _unbound_threads(evidence)
-    for setting in evidence.malloc.refused or () if evidence.malloc else ():
+    for setting in (evidence.malloc and evidence.malloc.refused) or ():
         if setting.partition(":")[0] in environment.variables:
             yield False, f"{setting} is not accepted by {evidence.malloc.library if evidence.malloc else None}"
     for claim in environment.claims:
@@ -156,10 +153,8 @@ def _unused_runtime(evidence: Evidence) -> Iterator[tuple[bool, str]]:
     workers = openmp.workers or {}
     if openmp.library not in workers:
         others_text = f", only threads of {', '.join(workers)}" if workers else ""
-        yield (
-            not workers,
-            f"no thread of {openmp.library} was seen{others_text}: not verified that it did the work",
-        )
+        text = f"no thread of {openmp.library} was seen{others_text}: not verified that it did the work"
+        yield not workers, text
 
 
 def _unbound_threads(evidence: Evidence) -> Iterator[tuple[bool, str]]:
@@ -288,36 +283,36 @@ def unread_variable_texts(variables: Mapping[str, str | None], program_evidence:
         reader = None if value is None else find_reader(name)
         if reader is None:
             continue
-        loaded = [_is_reader_loaded(reader, evidence) for evidence in program_evidence]
+        presences = [_find_in_program(reader, evidence) for evidence in program_evidence]
+        loaded = [is_loaded for is_loaded, _ in presences]
         if True in loaded:
             continue
         if None not in loaded:
-            yield (
-                f"{NOT_IN_EFFECT}{name} is read by {reader.name}, but "
-                f"{_actual_library_text(reader, program_evidence[0])}"
-            )
+            yield f"{NOT_IN_EFFECT}{name} is read by {reader.name}, but {presences[0][1]}"
         elif any(evidence.source for evidence in program_evidence):
             yield f"not verified: {name} is read by {reader.name}, which was not seen in the process"
 
 
-def _is_reader_loaded(reader: Reader, evidence: Evidence) -> bool | None:
-    """Return whether a program contains a reader, None if unknown."""
-    if reader.presence_test is PresenceTest.OPENMP and evidence.openmp and evidence.openmp.library:
-        library_paths = {f"/{name}" for name in (evidence.openmp.library, *(evidence.openmp.workers or ()))}
-        return any(library.startswith(reader.libraries) for library in library_paths)
-    if reader.presence_test is PresenceTest.MALLOC and evidence.malloc and evidence.malloc.library:
-        is_serving = f"/{evidence.malloc.library}".startswith(tuple(part.rstrip(".-") for part in reader.libraries))
-        return is_serving or (
-            None if evidence.source == "outside" else False
-        )  # a program may contain its own allocator
-    if reader.presence_test is PresenceTest.GPU and evidence.cuda and evidence.cuda.available is False:
-        return False
-    if reader.presence_test is PresenceTest.INDUCTOR and evidence.torch and evidence.torch.version:
-        return bool(evidence.inductor and evidence.inductor.graphs)
+def _find_in_program(reader: Reader, evidence: Evidence) -> tuple[bool | None, str]:
+    """Return whether a program contains a reader (None: unknown), and what the program has instead."""
+    test, openmp, malloc = reader.presence_test, evidence.openmp, evidence.malloc
+    if test is PresenceTest.OPENMP and openmp and openmp.library:
+        runtimes = {f"/{name}" for name in (openmp.library, *(openmp.workers or ()))}
+        is_used = any(runtime.startswith(reader.libraries) for runtime in runtimes)
+        return is_used, f"this program uses {openmp.library}"
+    if test is PresenceTest.MALLOC and malloc and malloc.library:
+        is_serving = f"/{malloc.library}".startswith(tuple(part.rstrip(".-") for part in reader.libraries))
+        may_be_inside = not is_serving and evidence.source == "outside"  # a program may contain its own allocator
+        return None if may_be_inside else is_serving, f"{malloc.library} provides malloc"
+    if test is PresenceTest.GPU and evidence.cuda and evidence.cuda.available is False:
+        return False, "there is no GPU"
+    if test is PresenceTest.INDUCTOR and evidence.torch and evidence.torch.version:
+        return bool(evidence.inductor and evidence.inductor.graphs), "nothing was compiled"
     if evidence.libraries is None:
-        return None
+        return None, ""
     parts = tuple(part for part in reader.libraries if part != "/libtorch_cpu" or _may_be_in_torch(reader, evidence))
-    return any(part in path for path in evidence.libraries for part in parts)
+    instead = "nothing was compiled" if test is PresenceTest.INDUCTOR and evidence.torch else "no program loads it"
+    return any(part in path for path in evidence.libraries for part in parts), instead
 
 
 def _may_be_in_torch(reader: Reader, evidence: Evidence) -> bool:
@@ -327,15 +322,3 @@ def _may_be_in_torch(reader: Reader, evidence: Evidence) -> bool:
         PresenceTest.ONEDNN: evidence.torch.onednn,
     }.get(reader.presence_test)
     return reported is not False
-
-
-def _actual_library_text(reader: Reader, evidence: Evidence) -> str:
-    if reader.presence_test is PresenceTest.OPENMP and evidence.openmp and evidence.openmp.library:
-        return f"this program uses {evidence.openmp.library}"
-    if reader.presence_test is PresenceTest.MALLOC and evidence.malloc and evidence.malloc.library:
-        return f"{evidence.malloc.library} provides malloc"
-    if reader.presence_test is PresenceTest.GPU and evidence.cuda and evidence.cuda.available is False:
-        return "there is no GPU"
-    if reader.presence_test is PresenceTest.INDUCTOR and evidence.torch:
-        return "nothing was compiled"
-    return "no program loads it"

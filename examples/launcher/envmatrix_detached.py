@@ -41,12 +41,11 @@ class DetachedKind(LauncherKind):
         return DetachedLauncher(experiment, progress)
 
 
-class DetachedLauncher(BlockLauncher[PendingBlock]):
+class DetachedLauncher(BlockLauncher):
     """Starts one block after the other. Blocks continue if envmatrix is killed, and `resume` finds them."""
 
     name = "detached"
     width = 1
-    kind = PendingBlock
 
     def trials(self, blocks: Iterable[list[Slot]], work: Work) -> Iterator[Trial]:
         """Collect what an earlier start of envmatrix left, then run the blocks."""

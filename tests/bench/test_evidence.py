@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.evidence.reading import selected
+from bench.evidence.reading import selected_choice
 from envmatrix.evidence.record import read_record
 from tests.unknown_keys import unknown_keys
 
@@ -142,6 +142,6 @@ def test_secrets_among_the_variables_are_hidden(bench):
 
 
 def test_huge_pages_are_seen_though_nothing_but_evidence_is_asked_for(bench):
-    if (selected("/sys/kernel/mm/transparent_hugepage/enabled") or "never") == "never":
+    if (selected_choice("/sys/kernel/mm/transparent_hugepage/enabled") or "never") == "never":
         pytest.skip("this machine's kernel gives no transparent huge pages")
     assert evidence(bench, THP_MEM_ALLOC_ENABLE="1")["memory"]["huge_pages_bytes"] > 0

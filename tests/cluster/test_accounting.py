@@ -54,7 +54,7 @@ def test_sacct_tells_out_of_memory_cancelled_and_completed_apart(cluster, tmp_pa
         script.write_text(text.replace("#!/bin/sh\n", "#!/bin/sh\n#SBATCH --mem=100M\n#SBATCH --output=/dev/null\n"))
         jobs[state] = client.submit(script)
     wait_for(lambda: any(job == jobs["CANCELLED"] for job, *_ in cluster.jobs("running")), 60, "the job")
-    client.cancel([jobs["CANCELLED"]])
+    client.delete([jobs["CANCELLED"]])
     for state, job in jobs.items():
         wait_for(lambda job=job: client.past_state(job) not in ("", "PENDING", "RUNNING", "COMPLETING"), 60, state)
         assert client.past_state(job).split()[0] == state

@@ -52,10 +52,10 @@ def test_another_architecture_gets_its_own_wheels_and_what_these_need_there(
         write_platform_wheel(wheels, "native", "1.0", architecture, needs)
     for name in ("onlythere", "onlyhere"):
         write_wheel(wheels, name, "1.0", {f"{name}.py": b""})
-    locks, image = Locks(places.locks, places.cache), Image("tiny", requirements=("native==1.0",))
+    locks, image = Locks(places.locks, places.cache, said), Image("tiny", requirements=("native==1.0",))
     pinned = {}
     for architecture in (HERE, ELSEWHERE):
-        lock = read_lock(locks.make([image], (), said, architecture)[0])
+        lock = read_lock(locks.make([image], (), architecture)[0])
         assert lock.path.name.endswith(f"linux_{architecture}.txt")
         pinned[architecture] = {pin.name: pin.sha256 for pin in lock.sections[0].packages}
     assert set(pinned[HERE]) == {"native", "onlyhere"}
@@ -67,11 +67,11 @@ def test_what_cannot_be_locked_for_another_architecture_is_said_and_the_old_lock
     places: BuildPaths, wheels: Path, said: Said
 ) -> None:
     write_platform_wheel(wheels, "native", "1.0", ELSEWHERE)
-    locks, library = Locks(places.locks, places.cache), Library("malloc-x", ("native==1.0",), (), ("libx.so",))
-    (file,) = locks.make([], [library], said, ELSEWHERE)
+    locks, library = Locks(places.locks, places.cache, said), Library("malloc-x", ("native==1.0",), (), ("libx.so",))
+    (file,) = locks.make([], [library], ELSEWHERE)
     before = file.read_text()
     next(wheels.glob(f"native*{ELSEWHERE}.whl")).unlink()
-    locks.make([], [library], said, ELSEWHERE)
+    locks.make([], [library], ELSEWHERE)
     assert file.read_text() == before
     assert any(line.startswith(f"not locked for {ELSEWHERE}: malloc-x: pip could not resolve") for line in said)
     nowhere = Image("tiny", requirements=("native==1.0",), index=("http://127.0.0.1:9/whl/cpu",))
@@ -104,7 +104,7 @@ def test_an_arm_process_has_the_allocator_of_the_committed_lock(
     cache = apt.cache
     library = [one for one in all_libraries(shipped_levels.matrix()) if one.key == f"malloc-{level}"]
     builder = LibraryBuilder(
-        cache, Locks(project.locks_folder(), cache), cached_python(cache, None).for_architecture("aarch64"), print, apt
+        Locks(project.locks_folder(), cache, print), cached_python(cache, None).for_architecture("aarch64"), apt
     )
     built = builder.build(library, Image("any"))
     assert not built.missing

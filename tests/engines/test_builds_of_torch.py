@@ -60,7 +60,7 @@ def has(folder: Path, *wheels: str) -> None:
 def locked_elsewhere(places: BuildPaths, wheels: Path, said: Said) -> Path:
     """Return a lock that was made while the index was reachable."""
     has(wheels, "torch==1.0+cpu", "torchvision==1.0+cpu")
-    return Locks(places.locks, places.cache).make([IMAGE], (), said)[0]
+    return Locks(places.locks, places.cache, said).make([IMAGE], ())[0]
 
 
 @pytest.mark.local
@@ -70,7 +70,7 @@ def test_a_lock_is_not_replaced_by_one_of_two_builds(places: BuildPaths, wheels:
     assert "torchvision==1.0+cpu" in before
     (wheels / "torchvision-1.0+cpu-py3-none-any.whl").unlink()
     has(wheels, "torchvision==1.0")
-    assert Locks(places.locks, places.cache).make([IMAGE], (), said) == []
+    assert Locks(places.locks, places.cache, said).make([IMAGE], ()) == []
     assert lock.read_text() == before
     assert "its packages are from different builds of torch" in said[-1]
 
@@ -133,7 +133,7 @@ def test_torchvision_over_a_python_with_a_torch_for_the_cpu_is_the_one_for_the_c
     python = inspect_interpreter(str(tmp_path / "own/bin/python"))
     assert python is not None
     image = Image("mine", requirements=("torchvision",), interpreter=python.path)
-    _, section = Locks(places.locks, places.cache).overlay_lock(image, python, inspect_base_python(python), said)
+    _, section = Locks(places.locks, places.cache, said).overlay_lock(image, python, inspect_base_python(python))
     assert [str(pin) for pin in section.packages] == ["torchvision==1.0+cpu"]
 
 

@@ -39,7 +39,7 @@ def test_a_venv_is_built_from_a_lock_and_a_second_prepare_builds_nothing(
     places: BuildPaths, wheels: Path, said: Said
 ) -> None:
     engine = LocalEngine(places)
-    Locks(places.locks, places.cache).make([IMAGE], LIBRARIES, said)
+    Locks(places.locks, places.cache, said).make([IMAGE], LIBRARIES)
     said.clear()
     first = engine.prepare(IMAGE, LIBRARIES, said)
     out = subprocess.run([first.python, "-c", "import tinypkg; print(tinypkg.VERSION)"], capture_output=True, text=True)
@@ -93,7 +93,7 @@ def test_without_a_committed_lock_one_is_made_in_the_cache_and_said(
 
 
 def test_a_lock_that_matrix_yaml_has_outgrown_is_not_used(places: BuildPaths, wheels: Path, said: Said) -> None:
-    Locks(places.locks, places.cache).make([IMAGE], (), said)
+    Locks(places.locks, places.cache, said).make([IMAGE], ())
     write_wheel(wheels, "tinypkg", "2.0", {"tinypkg/__init__.py": b"VERSION = '2.0'\n"})
     said.clear()
     prepared = LocalEngine(places).prepare(replace(IMAGE, requirements=("tinypkg==2.0",)), (), said)
@@ -102,7 +102,7 @@ def test_a_lock_that_matrix_yaml_has_outgrown_is_not_used(places: BuildPaths, wh
 
 
 def test_a_wrong_hash_names_the_package_the_line_and_the_remedy(places: BuildPaths, wheels: Path, said: Said) -> None:
-    lock = Locks(places.locks, places.cache).make([IMAGE], (), said)[0]
+    lock = Locks(places.locks, places.cache, said).make([IMAGE], ())[0]
     good = lock.read_text()
     lock.write_text(good.replace("sha256:", "sha256:" + "0" * 8, 1).replace("0" * 8, "", 1))
     changed = good.split("sha256:")[1][:64]
@@ -118,7 +118,7 @@ def test_a_wrong_hash_names_the_package_the_line_and_the_remedy(places: BuildPat
 
 
 def test_a_replaced_wheel_of_a_library_is_refused_not_passed_over(places: BuildPaths, wheels: Path, said: Said) -> None:
-    Locks(places.locks, places.cache).make([], LIBRARIES[:1], said)
+    Locks(places.locks, places.cache, said).make([], LIBRARIES[:1])
     write_wheel(wheels, "tinylib", "1.0", {"tinylib-1.0.data/data/lib/libtiny.so": b"\x7fELF evil"})
     with pytest.raises(InputError, match="does not match the lock"):
         LocalEngine(places).prepare(IMAGE, LIBRARIES[:1], said)
@@ -259,7 +259,7 @@ def prepare_elsewhere(places: BuildPaths, results: multiprocessing.Queue[str]) -
 
 
 def test_concurrent_builders_build_one_venv_between_them(places: BuildPaths, wheels: Path, said: Said) -> None:
-    Locks(places.locks, places.cache).make([IMAGE], LIBRARIES, said)
+    Locks(places.locks, places.cache, said).make([IMAGE], LIBRARIES)
     context = multiprocessing.get_context("fork")
     results: multiprocessing.Queue[str] = context.Queue()
     builders = [context.Process(target=prepare_elsewhere, args=(places, results)) for _ in range(4)]

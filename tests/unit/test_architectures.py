@@ -22,7 +22,7 @@ from envmatrix.launchers import ssh
 from envmatrix.plan.environment import all_images, all_libraries, resolve_environment
 from envmatrix.system import project
 from envmatrix.system.host import this_host
-from envmatrix.trials.images import prepare_images
+from envmatrix.trials.images import ImageBuilder, prepare_images
 from tests import shipped_levels
 
 #: One processor of /proc/cpuinfo, as arm64 kernels write it (arch/arm64/kernel/cpuinfo.c): no `model name`.
@@ -170,7 +170,7 @@ def test_nothing_is_built_for_a_level_that_does_not_exist_here_and_its_image_ser
         name: resolve_environment(shipped_levels.matrix(), name, {}) for name in ("xla", "intel-omp", "baseline")
     }
     engine = Counting()
-    ready, missing = prepare_images(environments, {"local": engine}, (), print)
+    ready, missing = prepare_images(environments, {None: ImageBuilder({"local": engine}, ())}, print)
     assert engine.prepared == [environments["baseline"].image.name]
     assert list(ready) == [(environments["baseline"].image.name, "local")]
     assert {name for name, _ in missing} == {"xla", "intel-omp"}
@@ -190,7 +190,7 @@ def test_this_machine_prepares_only_libraries_that_are_preloaded_and_an_image_ho
         or Prepared(image.name, "local", "/v", "/v/python", {key.key: "/l" for key in held})
     )
     environments = {name: resolve_environment(matrix, name, {}) for name in ("baseline", "jemalloc")}
-    prepare_images(environments, {"local": engine}, libraries, print)
+    prepare_images(environments, {None: ImageBuilder({"local": engine}, libraries)}, print)
     assert prepared == [held], "once for all environments of an image"
 
 

@@ -19,6 +19,7 @@ from envmatrix.launchers.gridengine import GridEngine
 from envmatrix.launchers.lsf import Lsf, LsfKind
 from envmatrix.launchers.pbs import Pbs, PbsKind
 from envmatrix.launchers.pending_block import PendingBlock
+from envmatrix.launchers.ssh import Ssh
 from envmatrix.results import RunFolder
 from envmatrix.system.progress import silent
 from tests.synthetic import make_design, make_plan
@@ -88,14 +89,11 @@ def test_the_script_of_a_block_is_as_recorded_and_a_shell_can_read_it(tmp_path, 
     folder = tmp_path / "it's $here"
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     monkeypatch.setenv("HOME", "/home/o'neill")
+    asked = {"modules": "a/1"}
     run = SimpleNamespace(
-        name="r",
-        design=make_design(make_plan(())),
-        created="2026",
-        launcher="batch",
-        launcher_options={"modules": "a/1"},
+        name="r", design=make_design(make_plan(())), created="2026", launcher="batch", launcher_options=asked
     )
-    made = BatchLauncher("batch", system({}), SimpleNamespace(run=run, folder=RunFolder(folder)), silent, None)
+    made = BatchLauncher("batch", system(asked), SimpleNamespace(run=run, folder=RunFolder(folder)), silent, None)
     files = BlockFolder(folder / "batch" / "b0003")
     pending = PendingBlock(3, {}, files, files.next_attempt())
     text = made._script(pending, [])
@@ -225,3 +223,74 @@ def test_what_never_ran_on_a_real_system_says_that_it_is_experimental(capsys):
     with pytest.raises(SystemExit):
         main(["bench", "--help"])
     assert "with --launcher lsf (experimental):" in capsys.readouterr().out
+
+
+def test_blocks_that_keep_ending_stop_the_run_and_its_other_jobs(tmp_path):
+    system, said, deleted = Pbs({}), [], []
+    system.delete = deleted.extend
+    run = SimpleNamespace(
+        name="r", design=make_design(make_plan(())), created="2026", launcher="pbs", launcher_options={}
+    )
+    made = BatchLauncher("pbs", system, SimpleNamespace(run=run, folder=RunFolder(tmp_path)), said.append, None)
+    files = [BlockFolder(tmp_path / "pbs" / f"b{block:04d}") for block in range(2)]
+    lost, other = (PendingBlock(block, {}, files[block], files[block].next_attempt()) for block in range(2))
+    made._watch(other, "8.pbs")
+    for _ in range(2):
+        made._watch(lost, "7.pbs")
+        made._set_aside(lost, made._loss(lost, None))
+    made._watch(lost, "7.pbs")
+    with pytest.raises(EngineError, match="3 blocks in a row ended without one finished trial") as caught:
+        made._set_aside(lost, made._loss(lost, None))
+    assert deleted == ["8.pbs"]
+    assert str(lost.files.path) in caught.value.remedy
+    assert (lost.files.has_ended(1), other.files.has_ended(1)) == (True, True)
+
+
+@pytest.fixture
+def connect(tmp_path, monkeypatch):
+    """Replace ssh by a shell on this machine; return a function that submits a script to a system."""
+    (tmp_path / "ssh").write_text('#!/bin/sh\nfor last; do :; done\nexec sh -c "$last"\n')
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    def submit(system, script, **more):
+        job = submission(tmp_path, **more)
+        job.script.write_text(script)
+        return system.submit(job)
+
+    return submit
+
+
+def test_a_host_has_one_connection_and_a_block_returns_to_its_own(connect):
+    system, waits = Ssh({"hosts": ("a", "b", "a")}), "cat >/dev/null"
+    assert system.width == 2
+    assert connect(system, waits) == "a"
+    assert ([job.host for job in system.jobs()], system.takes("a", {}), system.takes("", {})) == (["a"], False, True)
+    assert connect(system, waits, avoid=("a",)) == "b"
+    assert not system.takes("", {})
+    system.delete(["a"])
+    assert (system.takes("a", {}), system.takes("", {"a": "it broke"})) == (True, False)
+    assert connect(system, waits, home="a") == "a"
+    with pytest.raises(EngineError, match=r"no host is left to run on \(a: it broke; b: so did this\)"):
+        system.takes("", {"a": "it broke", "b": "so did this"})
+    system.close()
+    assert system.jobs() == []
+
+
+@pytest.mark.parametrize(
+    ("script", "cause", "text", "bad_node"),
+    [
+        ("exit 66", "exit 66", "the node cannot write to the results folder", "a"),
+        ("echo Broken pipe; exit 255", "exit 255", "the connection ended: Broken pipe", "a"),
+        ("exit 75", "exit 75", "the job started again on another node than the one that began its block", ""),
+        ("exit 3", "exit 3", "its block runner ended with status 3", ""),
+    ],
+)
+def test_a_host_is_left_out_if_it_caused_the_end_of_its_connection(connect, script, cause, text, bad_node):
+    system = Ssh({"hosts": "a"})
+    connect(system, script)
+    while system.jobs():
+        pass
+    loss = system.loss("a")
+    assert (loss.cause, loss.text, loss.bad_node) == (cause, text, bad_node)
+    assert loss.excused is (script != "exit 3")

@@ -8,19 +8,18 @@ from envmatrix.evidence.checks import parse_claims
 from envmatrix.matrix.model import Design, Workload
 from envmatrix.plan import make_arms
 from envmatrix.plan.environment import Image, resolve_environment
-from envmatrix.system.progress import silent
 from envmatrix.trials import experiment, images
 from envmatrix.trials.feasibility import (
-    arms_without_compiler,
-    arms_without_quota,
-    arms_without_srun,
+    arms_that_cannot_run,
     check_batch_split,
     environments_without_driver,
 )
+from envmatrix.trials.new_run import NewRun
 from tests import shipped_levels
 from tests.synthetic import make_environment
 
 ARMS = make_arms(("a",), ("w",), ("local",), "a")
+WORKLOADS = {"w": Workload(name="w")}
 
 
 DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Sep 19 19:34:42 UTC 2023\n"
@@ -87,7 +86,7 @@ def test_a_batch_that_can_be_shared_is_not(options, variables):
     ("quota", "launcher", "skipped"), [(1.0, "slurm", True), (1.0, "", False), (None, "slurm", False)]
 )
 def test_no_launcher_elsewhere_limits_cpu_time(quota, launcher, skipped):
-    found = arms_without_quota(ARMS, {"a": make_environment("a", cpu_quota=quota)}, launcher)
+    found = arms_that_cannot_run(ARMS, {"a": make_environment("a", cpu_quota=quota)}, WORKLOADS, {}, launcher)
     assert bool(found) == skipped
     assert all("its jobs may not create a control group" in reason for reason in found.values())
 
@@ -95,9 +94,9 @@ def test_no_launcher_elsewhere_limits_cpu_time(quota, launcher, skipped):
 @pytest.mark.parametrize(("launcher", "skipped"), [("slurm", False), ("", True), ("gridengine", True)])
 def test_only_slurm_applies_options_of_srun(launcher, skipped):
     bound, plain = make_environment("a", srun=("--cpu-bind=cores",)), make_environment("a")
-    found = arms_without_srun(ARMS, {"a": bound}, launcher)
+    found = arms_that_cannot_run(ARMS, {"a": bound}, WORKLOADS, {}, launcher)
     assert set(found.values()) == ({"`srun: --cpu-bind=cores` needs `--launcher slurm`"} if skipped else set())
-    assert not arms_without_srun(ARMS, {"a": plain}, launcher)
+    assert not arms_that_cannot_run(ARMS, {"a": plain}, WORKLOADS, {}, launcher)
 
 
 PYTHON_ONLY = {"base": "debian", "system python3": "3.11", "package torch": "2.13.0+cpu"}
@@ -122,7 +121,7 @@ COMPILES = {**PYTHON_ONLY, "system g++": "12", "system libpython3-dev": "3.11"}
 def test_a_container_without_a_compiler_is_skipped_before_its_trials(compile_option, facts, image, skipped):
     prepared = {("i", "local"): Prepared("i", "local", "r", "p", {}, facts)}
     workloads = {"w": Workload(name="w", options={"compile": compile_option})}
-    found = arms_without_compiler(ARMS, {"a": make_environment("a", image=image)}, workloads, prepared)
+    found = arms_that_cannot_run(ARMS, {"a": make_environment("a", image=image)}, workloads, prepared, "")
     assert bool(found) == skipped
     assert all("-> add `apt: [g++, libpython3-dev]`" in reason for reason in found.values())
 
@@ -148,10 +147,10 @@ def test_it_is_said_before_an_image_is_prepared(tmp_path, monkeypatch, workload,
         "designs: {d: {baseline: plain, environments: [plain], workloads: [w]}}\n"
     )
     matrix = load(tmp_path / "matrix.yaml")
-    for module, step in ((images, "open_engines"), (images, "prepare_images"), (experiment, "prepare_data_sets")):
+    for module, step in ((images, "open_engines"), (experiment, "prepare_images"), (experiment, "prepare_data_sets")):
         monkeypatch.setattr(module, step, lambda *_: pytest.fail("too late"))
     with pytest.raises(InputError, match=words):
-        experiment.create_experiment(matrix, matrix.designs["d"], ("local",), tmp_path / "results", silent, ())
+        experiment.create_experiment(matrix, matrix.designs["d"], ("local",), NewRun(tmp_path / "results"))
 
 
 TWO = make_arms(("a", "fast"), ("w",), ("local", "docker"), "a")

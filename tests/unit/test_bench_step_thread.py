@@ -84,16 +84,16 @@ def test_a_thread_that_ended_is_told():
 
 def test_stretches_are_summed_and_one_unread_makes_the_sum_unknown():
     first, second = (account(lambda: spin(5)) for _ in range(2))
-    found = step_thread.summed([first, second])
+    found = step_thread.sum_intervals([first, second])
     assert found["cpu_ns"] == first["cpu_ns"] + second["cpu_ns"]
     assert found["others"]["cpu_ns"] == first["others"]["cpu_ns"] + second["others"]["cpu_ns"]
-    assert step_thread.summed([first, None]) is None
-    assert step_thread.summed([first, {**second, "waited_ns": None}])["waited_ns"] is None
-    assert step_thread.summed([]) is None
+    assert step_thread.sum_intervals([first, None]) is None
+    assert step_thread.sum_intervals([first, {**second, "waited_ns": None}])["waited_ns"] is None
+    assert step_thread.sum_intervals([]) is None
 
 
 def test_without_scheduler_statistics_waiting_is_unknown(monkeypatch):
-    monkeypatch.setattr(step_thread, "_scheduled", lambda _: None)
+    monkeypatch.setattr(step_thread, "_run_and_wait_ns", lambda _: None)
     before = step_thread.read()
     assert step_thread.since(before)["waited_ns"] is None
 

@@ -3,10 +3,12 @@
 import json
 import subprocess
 import sys
+from argparse import Namespace
 
 import pytest
 
 from envmatrix.__main__ import main
+from envmatrix.cli import common
 from envmatrix.cli.parser import COMMANDS
 
 MATRIX = """
@@ -153,3 +155,15 @@ def test_a_bug_is_told_without_a_traceback_and_keeps_it_in_a_file(here, capsys, 
     said = capsys.readouterr().err
     assert "this is a bug in envmatrix: ZeroDivisionError" in said
     assert "Traceback" not in said
+
+
+def test_a_command_passes_on_the_options_that_were_given_and_leaves_the_defaults_of_others():
+    def function(run, results="results", group=7, *, progress, command=()):
+        return run, results, group, progress, command
+
+    arguments = Namespace(run=None, results="runs", group=None, command=["python"], json=True)
+    passed = common.call(function, arguments)
+    assert passed == (None, "runs", 7, common.print_progress, tuple(sys.argv[1:]))
+    assert common.call(function, arguments, run="mine", group=0)[:3] == ("mine", "runs", 0)
+    with pytest.raises(TypeError, match="run"):
+        common.call(function, Namespace(results="runs"))

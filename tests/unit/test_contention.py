@@ -21,7 +21,7 @@ from envmatrix.report.formats.json_file import summary_to_json
 from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.formats.terminal import to_renderable
 from envmatrix.report.summary import Summary, summarise_measurements
-from envmatrix.report.tables.history_columns import SERIES_COLUMNS
+from envmatrix.report.tables.history import SERIES_COLUMNS
 from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder, Trial
 from envmatrix.stats.effects import Contended, Effect, Flag, unless_contended, verdict_of

@@ -14,18 +14,16 @@ import pytest
 from envmatrix.block.crowd import MOST_PROCESSES
 from envmatrix.build.cache import Cache
 from envmatrix.build.paths import BuildPaths
-from envmatrix.engines import apptainer_command, confinement, docker
-from envmatrix.engines.apptainer import ApptainerEngine
+from envmatrix.engines import apptainer_command, confinement, docker, sif
 from envmatrix.engines.apptainer_command import exec_argv
-from envmatrix.engines.base import Job, Limits, Mounts, Prepared
+from envmatrix.engines.base import Job, Limits, Mounts, Prepared, file_safe_name
 from envmatrix.engines.catalog import ENGINES
 from envmatrix.engines.docker import container_config
 from envmatrix.engines.docker_client import NotFound
 from envmatrix.engines.docker_images import RUN_LABEL, DockerImages, pull_reference, repository_name
 from envmatrix.engines.docker_running import container_exit
 from envmatrix.engines.enroot import start_argv
-from envmatrix.engines.local import cgroup_name, file_safe_name
-from envmatrix.errors import EngineError, SkipEnvironmentError
+from envmatrix.errors import EngineError
 from envmatrix.plan.environment import Image
 
 HOSTILE = {"A": 'x y,$HOME`id`"q"\''}
@@ -179,7 +177,7 @@ def test_a_memory_limit_is_not_evaded_by_swapping(tmp_path, monkeypatch, swap):
     if swap:
         (tmp_path / "g" / "memory.swap.max").write_text("max")
     with confinement.prepare_confinement("g", Limits(9.0, memory_bytes=2**30)) as found:
-        assert found.kind == "cgroup v2"
+        assert found.memory_group == tmp_path / "g"
     found = {file.name: file.read_text() for file in (tmp_path / "g").iterdir()}
     assert found == {"memory.max": str(2**30), **({"memory.swap.max": "0"} if swap else {})}
 
@@ -210,9 +208,9 @@ def test_one_group_of_version_2_holds_both_limits_and_is_entered_once(tmp_path, 
 
 
 def test_runs_of_one_name_in_two_processes_remove_no_cgroup_of_each_other(monkeypatch):
-    own = cgroup_name(JOB)
+    own = confinement.cgroup_name(JOB)
     monkeypatch.setattr(os, "getpid", lambda: 1)
-    assert cgroup_name(JOB) != own
+    assert confinement.cgroup_name(JOB) != own
 
 
 def test_a_sweep_leaves_the_containers_of_a_run_of_that_name_with_another_cache(monkeypatch, tmp_path):
@@ -248,18 +246,14 @@ def test_a_container_that_only_shows_its_packages_can_be_found_by_its_label():
 
 def test_an_image_that_was_built_here_and_is_also_a_ready_made_one_has_two_sifs(tmp_path, monkeypatch) -> None:
     """Guards against a run that ends with "files_digest: No such file" after the same image ran as a ready-made one."""
-    paths = []
-
-    def found(cache, image, place, build, progress):
-        paths.append(place("sha256:1"))
-        raise SkipEnvironmentError("enough")
-
-    monkeypatch.setattr("envmatrix.engines.apptainer.ready_sif", found)
-    engine = ApptainerEngine(BuildPaths(Cache(tmp_path / "cache"), tmp_path, tmp_path))
-    with pytest.raises(SkipEnvironmentError):
-        engine.prepare(Image("mine", ready="team/train:1"), (), lambda _: None)
-    assert paths[0] != engine._sif_path("sha256:1")
-    assert paths[0].parent.parent == engine._sif_path("sha256:1").parent.parent
+    built = []
+    monkeypatch.setattr(sif, "why_not", lambda: "no Docker")
+    monkeypatch.setattr(sif, "build_sif", lambda file, *_: built.append(file.write_text("a SIF")))
+    cache = Cache(tmp_path / "cache")
+    ready, _ = sif.ready_sif(cache, Image("mine", ready="team/train:1"), lambda _: None)
+    assert ready != sif.sif_path(cache, "team/train:1")
+    assert ready.parent.parent == sif.sif_path(cache, "team/train:1").parent.parent
+    assert len(built) == 1
 
 
 def test_a_program_whose_folder_lies_in_a_mounted_one_starts_at_its_own_path_in_its_work_folder() -> None:

@@ -14,7 +14,7 @@ from envmatrix.plan.environment import all_libraries
 from envmatrix.results import RunFolder
 from envmatrix.system import bench_options, project
 from envmatrix.trials.experiment import snapshot_bench
-from envmatrix.trials.images import check_images_unchanged, run_libraries
+from envmatrix.trials.images import check_images_unchanged
 from envmatrix.trials.overrides import Overrides, apply_overrides
 from tests.synthetic import make_plan, make_run
 
@@ -60,9 +60,7 @@ def test_a_resumed_run_has_the_libraries_of_its_whole_matrix_as_when_it_began(tm
     matrix = parse(MATRIX, tmp_path / "matrix.yaml")
     folder = RunFolder(tmp_path / "run")
     folder.create(make_run(make_plan(()), libraries=all_libraries(matrix)), "something else")
-    assert [library.key for library in run_libraries(folder, folder.load())] == ["malloc-jemalloc"]
-    folder.create(make_run(make_plan(()), libraries=None), MATRIX)  # runs of schema 1 are read like this
-    assert run_libraries(folder, folder.load()) == all_libraries(matrix)
+    assert [library.key for library in folder.load().libraries] == ["malloc-jemalloc"]
 
 
 @pytest.mark.parametrize("facts", [{"package torch": "2.13.0"}, {}])

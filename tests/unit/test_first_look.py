@@ -8,7 +8,7 @@ import pytest
 
 from envmatrix.api.program import bench
 from envmatrix.api.program import environments as program_environments
-from envmatrix.api.program.budget import time_text
+from envmatrix.api.program.environments import time_text
 from envmatrix.api.program.metric import choose_metric
 from envmatrix.api.program.request import ProgramRequest
 from envmatrix.errors import InputError, NothingRanError
@@ -45,8 +45,8 @@ def lacking(monkeypatch, *libraries):
     """Let this machine have no such libraries; return the list of what is prepared for each batch of environments."""
     tried = []
 
-    def prepare(environments, _engines, prepared_libraries, _progress):
-        keys = {library.key for library in prepared_libraries}
+    def prepare(environments, builders, _progress):
+        keys = {library.key for library in builders[None].libraries}
         tried.append(keys)
         assert {key for entry in environments.values() for key, _ in entry.preload} == keys
         reasons = {

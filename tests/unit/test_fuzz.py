@@ -26,6 +26,7 @@ from envmatrix.results import RunFolder
 from envmatrix.runner.progress import LineProgress
 from envmatrix.stats.measurements import read_measurements
 from envmatrix.system.progress import silent
+from envmatrix.trials.new_run import NewRun
 from tests.synthetic import Machine, make_plan, write_run
 from tests.unit.test_extensions import MATRIX, PLUGINS
 
@@ -187,4 +188,4 @@ def test_a_damaged_run_is_resumed_or_refused_with_a_message(project, data):
     changed = data.draw(mutated((copy / name).read_text(), RUN_ODD, most=3))
     (copy / name).write_bytes(changed.encode("utf-8", "surrogatepass"))
     with contextlib.suppress(EnvmatrixError):  # an expected message; any other exception would be a bug
-        runs.finish_run(runs.reopen_run("two", progress=silent), once)
+        runs.finish_run(runs.reopen_run("two", NewRun()), once)

@@ -23,7 +23,7 @@ HOSTILE = ["--index-url=http://evil.example", "-r/etc/passwd", "torch; rm -rf $H
 
 def test_resolving_asks_pip_for_a_report_and_installs_nothing() -> None:
     request = pip.ResolveRequest(("torch==2.13.0", "numpy"), ("https://wheels.example/cpu",))
-    assert pip.resolve_argv(["python", "-m", "pip"], request, Path("r.json")) == [
+    assert pip.Pip(("python", "-m", "pip")).resolve_argv(request, Path("r.json")) == [
         "python", "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", "--only-binary=:all:",
         "--extra-index-url=https://wheels.example/cpu", "--report", "r.json", "--", "torch==2.13.0", "numpy",
     ]  # fmt: skip
@@ -31,7 +31,7 @@ def test_resolving_asks_pip_for_a_report_and_installs_nothing() -> None:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_hostile_requirement_stays_one_argument_after_the_options(text: str) -> None:
-    argv = pip.resolve_argv(["pip"], pip.ResolveRequest((text,)), Path("r"))
+    argv = pip.Pip(("pip",)).resolve_argv(pip.ResolveRequest((text,)), Path("r"))
     assert argv[argv.index("--") + 1 :] == [text]
     argv = packages.print_uris_argv((), text)
     assert argv[argv.index("--") + 1 :] == [text]
@@ -98,7 +98,7 @@ def test_what_is_made_beside_the_matrix_of_an_installed_package_is_made_where_it
     folders: list[Path] = []
     named = SimpleNamespace(start="run it")
     builder = SimpleNamespace(base=print, build_named=lambda *given: folders.append(given[2]) or named)
-    monkeypatch.setattr(images, "open_engines", lambda names, _: dict.fromkeys(names, builder))
+    monkeypatch.setattr("envmatrix.trials.images.open_engines", lambda names, _: dict.fromkeys(names, builder))
     assert images.build(["baseline"], engine="docker", matrix=tmp_path / "matrix.yaml").starts == ("run it",)
     assert folders == [here / "containers"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envmatrix.build.images.definitions import (
-    Recipe,
+    APPTAINER,
+    DOCKER,
+    DefinitionFormat,
     docker_quote,
     environment_variables,
+    image_definition,
     named_definition,
-    named_dockerfile,
     shell_quote,
-    standalone_definition,
-    standalone_dockerfile,
     unfilled_variables,
 )
 from envmatrix.build.images.labels import REVISION, SOURCE, public_url, publisher_labels
@@ -29,7 +28,11 @@ from envmatrix.plan.environment import Environment, Image
 from envmatrix.version import __version__
 
 printable = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF, exclude_characters="\x7f"), max_size=40)
-RECIPE = Recipe("torch", "debian:bookworm-slim@sha256:00", wheels=True)
+
+
+def by_hand(form: DefinitionFormat, environment: Environment) -> str:
+    image = Image("torch", requirements=("torch==2.13.0",))
+    return image_definition(form, image, "debian:bookworm-slim@sha256:00", environment, by_hand=True)
 
 
 def environment(variables: dict[str, str | None], preload: tuple[tuple[str, str], ...] = ()) -> Environment:
@@ -72,7 +75,7 @@ def test_a_value_that_would_start_a_new_line_is_refused(value: str) -> None:
 
 def test_every_value_stands_in_quotes_in_both_forms() -> None:
     hostile = environment({"A": '$(id) `id` "'}, (("k", "lib x.so"),))
-    docker = named_dockerfile(hostile, "parent:1", {"source": 'x" y=$z'}).splitlines()
+    docker = named_definition(DOCKER, hostile, "parent:1", {"source": 'x" y=$z'}).splitlines()
     assert docker == [
         "FROM parent:1",
         'ENV A="\\$(id) `id` \\""',
@@ -84,32 +87,33 @@ def test_every_value_stands_in_quotes_in_both_forms() -> None:
         f'      org.opencontainers.image.version="{__version__}" \\',
         '      source="x\\" y=\\$z"',
     ]
-    definition = named_definition(hostile, "/c/image.sif", {"source": "t"}).splitlines()
+    definition = named_definition(APPTAINER, hostile, "/c/image.sif", {"source": "t"}).splitlines()
     assert "    export A='$(id) `id` \"'" in definition
     assert definition[:2] == ["Bootstrap: localimage", "From: /c/image.sif"]
 
 
-@pytest.mark.parametrize("named", [named_dockerfile, named_definition])
-def test_an_image_that_an_older_version_built_is_named_with_this_version(named: Callable[..., str]) -> None:
-    [line] = [line for line in named(environment({}), "p", {}).splitlines() if "image.version" in line]
+@pytest.mark.parametrize("form", [DOCKER, APPTAINER])
+def test_an_image_that_an_older_version_built_is_named_with_this_version(form: DefinitionFormat) -> None:
+    text = named_definition(form, environment({}), "p", {})
+    [line] = [line for line in text.splitlines() if "image.version" in line]
     assert __version__ in line
 
 
 def test_a_named_dockerfile_adds_metadata_and_no_layer() -> None:
-    text = named_dockerfile(environment({"A": "1"}), "p", {"l": "v"}).replace("\\\n", "")
+    text = named_definition(DOCKER, environment({"A": "1"}), "p", {"l": "v"}).replace("\\\n", "")
     assert {line.split()[0] for line in text.splitlines()} == {"FROM", "ENV", "LABEL"}
 
 
 def test_a_value_that_depends_on_the_machine_is_left_to_the_user_and_said() -> None:
     book = environment({"OMP_NUM_THREADS": "{physical_cores}", "OMP_PLACES": "{0:2}", "ABSENT": None})
-    assert environment_variables(book, {}) == {"OMP_PLACES": "{0:2}"}
+    assert environment_variables(book) == {"OMP_PLACES": "{0:2}"}
     assert unfilled_variables(book) == {"OMP_NUM_THREADS": "{physical_cores}"}
-    assert "--env OMP_NUM_THREADS={physical_cores}" in standalone_dockerfile(book, RECIPE)
-    assert "--env OMP_NUM_THREADS={physical_cores}" in standalone_definition(book, RECIPE)
+    assert "--env OMP_NUM_THREADS={physical_cores}" in by_hand(DOCKER, book)
+    assert "--env OMP_NUM_THREADS={physical_cores}" in by_hand(APPTAINER, book)
 
 
 def test_a_whole_dockerfile_ends_as_an_ordinary_user_that_runs_the_benchmark() -> None:
-    lines = standalone_dockerfile(environment({"A": "1"}), RECIPE).splitlines()
+    lines = by_hand(DOCKER, environment({"A": "1"})).splitlines()
     start = lines.index("WORKDIR /work")
     entry = 'ENTRYPOINT ["env", "PYTHONSAFEPATH=1", "python3", "-m", "bench"]'
     assert lines[start + 1 : start + 3] == ["USER 65532:65532", entry]
@@ -119,8 +123,8 @@ def test_a_whole_dockerfile_ends_as_an_ordinary_user_that_runs_the_benchmark() -
 
 def test_a_dockerfile_and_a_definition_give_an_image_the_same_labels() -> None:
     made = environment({"A": "1"})
-    docker = standalone_dockerfile(made, RECIPE).partition("LABEL org.envmatrix.bench")[2]
-    apptainer = standalone_definition(made, RECIPE).partition("%labels\n")[2].partition("\n\n")[0]
+    docker = by_hand(DOCKER, made).partition("LABEL org.envmatrix.bench")[2]
+    apptainer = by_hand(APPTAINER, made).partition("%labels\n")[2].partition("\n\n")[0]
     pairs = [line.strip().partition(" ")[::2] for line in apptainer.splitlines()]
     said = {name: re.sub(r"\{\{ (\w+) \}\}", r"${\1}", value) for name, value in pairs}
     text = f"org.envmatrix.bench{docker}".replace("\\\n", "")
@@ -167,8 +171,8 @@ def test_what_is_in_no_checkout_has_no_revision(tmp_path: Path) -> None:
 
 
 def test_the_steps_of_a_build_hold_no_value_of_the_user() -> None:
-    one = standalone_dockerfile(environment({"A": "1"}), RECIPE)
-    two = standalone_dockerfile(environment({"A": "2; rm -rf /"}), RECIPE)
+    one = by_hand(DOCKER, environment({"A": "1"}))
+    two = by_hand(DOCKER, environment({"A": "2; rm -rf /"}))
     steps = [[line for line in text.splitlines() if line.startswith(("RUN", " &&", "COPY"))] for text in (one, two)]
     assert steps[0] == steps[1]
 

@@ -6,6 +6,7 @@ import pytest
 
 from envmatrix.api.images import definition_files
 from envmatrix.matrix import load
+from envmatrix.plan.environment import resolve_environment
 
 ROOT = Path(__file__).parents[2]
 #: Beside the default design's: a CUDA build of PyTorch, and one with another NCCL.
@@ -14,7 +15,8 @@ FOR_GPUS = ("cuda-2.14", "nccl-2.29")
 
 def test_the_committed_definitions_are_those_of_the_default_design() -> None:
     matrix = load(ROOT / "matrix.yaml")
-    wanted = definition_files(matrix, ["baseline", *matrix.designs["default"].environments, *FOR_GPUS])
+    names = ["baseline", *matrix.designs["default"].environments, *FOR_GPUS]
+    wanted = definition_files(resolve_environment(matrix, name, {}) for name in names)
     folder = ROOT / "containers"
     found = {path.name: path.read_text() for path in (*folder.glob("*.Dockerfile"), *folder.glob("*.def"))}
     assert found == wanted, f"run `envmatrix definitions default`, and `... {' '.join(FOR_GPUS)}`"

@@ -10,11 +10,11 @@ import pytest
 from envmatrix.build.cache import Cache
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.python import interpreters, source_builds, wheelhouse
-from envmatrix.build.python.pip import ResolveRequest, resolve
+from envmatrix.build.python.pip import Pip, ResolveRequest
 from envmatrix.errors import EngineError, EnvmatrixError
 from tests.engines.conftest import write_wheel
 
-PIP = [sys.executable, "-m", "pip"]
+PIP = Pip((sys.executable, "-m", "pip"))
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def wheels(tmp_path, monkeypatch):
 
 def failure(requirements, scratch):
     with pytest.raises(EngineError) as refused:
-        resolve(PIP, ResolveRequest(tuple(requirements)), scratch)
+        PIP.resolve(ResolveRequest(tuple(requirements)), scratch)
     return refused.value.message, refused.value.remedy
 
 

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.locks import image_request_text
-from envmatrix.build.python.pip import ResolveRequest, download_argv, resolve_argv
+from envmatrix.build.python.pip import Pip, ResolveRequest
 from envmatrix.build.python.source_builds import build_argv, build_variables, check_glibc, edit_source, unpack_source
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.matrix.parse import MatrixError, parse
@@ -74,12 +74,14 @@ def test_mistakes_in_a_build_are_named_with_their_place(build: str, place: str, 
 
 
 def test_pip_takes_the_source_of_what_is_built_and_wheels_of_all_else(tmp_path: Path) -> None:
-    argv = resolve_argv(["pip"], ResolveRequest(("a==1", "ext==1"), sources=("ext",)), tmp_path / "report")
+    pip, request = Pip(("pip",)), ResolveRequest(("a==1", "ext==1"), sources=("ext",))
+    argv = pip.resolve_argv(request, tmp_path / "report")
     assert argv.index("--no-binary=ext") > argv.index("--only-binary=:all:")
-    argv = download_argv(["pip"], tmp_path / "r.txt", tmp_path, (), sources=("ext",))
+    argv = pip.download_argv(request, tmp_path / "r.txt", tmp_path)
     assert argv.index("--no-binary=ext") > argv.index("--only-binary=:all:")
     assert "--require-hashes" in argv
-    assert not [word for word in download_argv(["pip"], tmp_path / "r.txt", tmp_path, ()) if "no-binary" in word]
+    plain = pip.download_argv(ResolveRequest(("a==1",)), tmp_path / "r.txt", tmp_path)
+    assert not [word for word in plain if "no-binary" in word]
 
 
 def test_a_build_knows_its_settings_and_nothing_else_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:

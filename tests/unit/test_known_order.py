@@ -14,7 +14,7 @@ from envmatrix.__main__ import main
 from envmatrix.api import known_order
 from envmatrix.api.known_order import OrderAtlas, order_text, read_order_atlas
 from envmatrix.api.tuning import search as tunes
-from envmatrix.api.tuning.request import SearchRequest
+from envmatrix.api.tuning.space import SearchRequest
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.template import FOR_ANY

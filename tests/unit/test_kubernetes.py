@@ -17,6 +17,7 @@ from envmatrix.launchers.batch_queue import BatchLauncher
 from envmatrix.launchers.batch_system import QueuedJob, Submission
 from envmatrix.launchers.block_files import BlockFolder
 from envmatrix.launchers.kubernetes import Kubernetes, KubernetesKind
+from envmatrix.launchers.pending_block import PendingBlock
 from envmatrix.results import RunFolder
 from envmatrix.system.process import Finished
 from envmatrix.system.progress import silent
@@ -148,7 +149,7 @@ def launcher(kubectl, tmp_path):
     experiment, said = SimpleNamespace(run=run, folder=RunFolder(tmp_path)), []
     made = BatchLauncher("kubernetes", Kubernetes(ASKED), experiment, said.append, None)
     files = BlockFolder(tmp_path / "kubernetes" / "b0003")
-    return SimpleNamespace(made=made, said=said, block=made.kind(3, {}, files, files.next_attempt(), job=NAME))
+    return SimpleNamespace(made=made, said=said, block=PendingBlock(3, {}, files, files.next_attempt(), job=NAME))
 
 
 def test_the_script_takes_its_node_and_its_pod_from_the_manifest(launcher):
@@ -164,7 +165,7 @@ def test_a_trial_that_was_lost_twice_says_how_its_pod_ended(launcher, kubectl):
     launcher.block.slots = {slot.trial: slot}
     killed = pod(state={"terminated": {"reason": "OOMKilled", "exitCode": 137}})
     kubectl.answers["get jobs,pods"] = {"items": [job(**ended("Failed")), killed]}
-    assert launcher.made._queue() == {}
+    assert launcher.made._queue() == []
     for _ in range(3):  # files can appear late
         assert list(launcher.made._follow(launcher.block, None, None)) == []
     how = "it ended: OOMKilled, exit status 137"

@@ -23,7 +23,7 @@ designs:
 
 
 def test_the_first_lock_of_a_matrix_is_written_beside_it_and_found_there(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(Locks, "_pip", lambda *_: (PinnedPackage("numpy", "2.3.0", "a" * 64),))
+    monkeypatch.setattr(Locks, "_resolve", lambda *_, **__: (PinnedPackage("numpy", "2.3.0", "a" * 64),))
     monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()

@@ -91,7 +91,7 @@ def test_a_given_image_is_not_built_and_a_resumed_run_finds_it_again(tmp_path, p
     assert load_supplied_images(folder) == {}
     save_supplied_images(folder, {KEY: prepared})
     assert load_supplied_images(folder) == {KEY: prepared}
-    ready, missing = prepare_images({}, {}, (), print, load_supplied_images(folder))
+    ready, missing = prepare_images({}, {}, print, load_supplied_images(folder))
     assert (ready, missing) == ({KEY: prepared}, {})
     Path(prepared.reference).unlink()
     with pytest.raises(InputError, match="is gone"):

@@ -34,7 +34,7 @@ RUN = SimpleNamespace(
 @pytest.fixture
 def made(tmp_path, monkeypatch):
     """Return the locks of a machine that has the wheel of a library, and the wheel."""
-    monkeypatch.setattr(wheelhouse, "download", lambda *_: pytest.fail("the network was asked"))
+    monkeypatch.setattr(wheelhouse, "cached_pip", lambda *_: pytest.fail("the network was asked"))
     wheel = tmp_path / "toy-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("toy/libtoy.so.1", b"\x7fELF toy")
@@ -66,7 +66,7 @@ def test_a_machine_without_a_network_has_the_library_after_reproduce(made, tmp_p
         add_packed_libraries(pack, Wheelhouse(there))
     (file,) = pack.rglob("*.whl")
     assert file.read_bytes() == content, "the pack stays whole"
-    builder = LibraryBuilder(there, Locks(locks.folder, there), cached_python(there, None), silent)
+    builder = LibraryBuilder(Locks(locks.folder, there), cached_python(there, None))
     folders = builder.build([TOY], Image("torch"))
     assert (folders.missing, set(folders.folders)) == ({}, {"toy"})
 
@@ -104,7 +104,7 @@ def test_a_lock_that_was_made_in_the_cache_is_packed_with_the_projects_own(made,
     assert [(one.name, one.asked) for one in lock.sections] == [("other", "other==1.0"), ("toy", "toy==1.0")]
     there = Locks(unpacked(contents, tmp_path / "pack") / "containers" / "locks", Cache(tmp_path / "there"))
     add_packed_libraries(tmp_path / "pack", Wheelhouse(there.cache))
-    assert not LibraryBuilder(there.cache, there, python, silent).build([TOY], Image("torch")).missing
+    assert not LibraryBuilder(there, python).build([TOY], Image("torch")).missing
 
 
 def test_a_packed_image_gets_the_libraries_that_were_mounted_into_it_from_this_machine(made, tmp_path):
@@ -112,9 +112,9 @@ def test_a_packed_image_gets_the_libraries_that_were_mounted_into_it_from_this_m
     inside = {key: f"{LIBRARIES}/{key}" for key in ("toy", "unused")}
     mounted = {inside["toy"]: "/gone/toy", inside["unused"]: "/gone/unused"}
     prepared = Prepared("image-mine", "apptainer", "/x.sif", "/usr/bin/python3", inside, mounted=mounted)
-    found = mount_libraries(prepared, (TOY, UNUSED), locks, silent)
+    found = mount_libraries(prepared, (TOY, UNUSED), locks)
     assert dict(found.libraries) == {"toy": inside["toy"]}
     assert (Path(found.mounted[inside["toy"]]) / "libtoy.so.1").exists()
     assert set(found.mounted) == {inside["toy"]}
     assert set(found.missing) == {"unused"}
-    assert mount_libraries(replace(prepared, mounted={}), (TOY,), locks, silent).libraries == inside
+    assert mount_libraries(replace(prepared, mounted={}), (TOY,), locks).libraries == inside

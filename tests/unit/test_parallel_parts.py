@@ -334,6 +334,6 @@ def test_nccl_version_numbers_are_written_as_people_do(number, text):
 
 
 def test_signals_are_named_and_status_kept():
-    assert ranks.ended_how(-signal.SIGSEGV) == "was killed by SIGSEGV"
-    assert ranks.ended_how(3) == "ended with exit status 3"
+    assert ranks.exit_description(-signal.SIGSEGV) == "was killed by SIGSEGV"
+    assert ranks.exit_description(3) == "ended with exit status 3"
     assert Path(ranks.python()[0]).name.startswith("python")

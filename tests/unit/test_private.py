@@ -23,6 +23,7 @@ from envmatrix.results import RunFolder, trial_of
 from envmatrix.results.anonymize import Anonymizer
 from envmatrix.trials import trial
 from envmatrix.trials.experiment import create_experiment
+from envmatrix.trials.new_run import NewRun
 from envmatrix.trials.verification import contradicting_variables, verify_evidence
 from tests.synthetic import make_environment, make_plan, make_run
 
@@ -91,8 +92,8 @@ def test_what_an_environment_sets_is_written_and_held_against_it():
     for other in ({"MINE": "2"}, {"GONE": "1"}):
         wrong = Evidence.model_validate({"variables": {**said, **other}})
         assert len(contradicting_variables(mine.variables, wrong)) == 1
-    assert environment_variables(mine, {})["BENCH_VARIABLES"] == "MINE,MY_TOKEN"
-    assert "BENCH_VARIABLES" not in environment_variables(make_environment("known"), {})
+    assert environment_variables(mine)["BENCH_VARIABLES"] == "MINE,MY_TOKEN"
+    assert "BENCH_VARIABLES" not in environment_variables(make_environment("known"))
 
 
 def test_a_value_that_a_program_was_not_told_to_write_is_neither_proven_nor_contradicted():
@@ -218,14 +219,13 @@ def test_a_word_of_the_command_line_that_is_no_utf_8_loses_no_run(tmp_path):
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_hosts_are_called_what_they_are_called_only_where_that_is_asked_for(tmp_path, monkeypatch, kept):
-    arms = make_plan(("tuned",)).arms
     run = make_run(make_plan(("tuned",)))
-    monkeypatch.setattr("envmatrix.trials.experiment._prepare_all", lambda *_: ({}, {}, run.environments, arms, {}))
+    monkeypatch.setattr("envmatrix.trials.experiment._prepare_sides", lambda *_: ({}, {}, {}))
     monkeypatch.setattr("envmatrix.trials.experiment._pin_data_sets", lambda *_: run.workloads)
     (tmp_path / "m.yaml").write_text(MATRIX)
     matrix = load(tmp_path / "m.yaml")
     host = replace(make_run(make_plan(())).host, name="vm9")
-    begun = create_experiment(matrix, matrix.designs["d"], (), tmp_path, print, (), host=host, host_names=kept)
+    begun = create_experiment(matrix, matrix.designs["d"], ("local",), NewRun(tmp_path, host_names=kept), host)
     assert RunFolder(begun.folder.path).load().host.name == ("vm9" if kept else "node-1")
     assert RunFolder(begun.folder.path).load().design.schedule == "sequential", "its wall time is all there is"
     arguments = parser.parse(["bench", *(["--host-names"] if kept else [])])

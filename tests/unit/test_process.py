@@ -17,7 +17,7 @@ from envmatrix.engines import confinement
 from envmatrix.engines.base import Limits
 from envmatrix.errors import EnvmatrixError
 from envmatrix.system import process
-from envmatrix.system.process import Exit, Order, Place, run, run_logged, started
+from envmatrix.system.process import Exit, Order, Place, SupervisedProcess, output_streams, run, run_logged
 from envmatrix.trials import orphans
 
 
@@ -176,7 +176,7 @@ def spinning(tmp_path):
     """Yield a program of three spinning processes, two of them outside its session, and their process ids."""
     heard, told = os.pipe()
     with os.fdopen(told, "wb") as log:
-        program = started(Order([sys.executable, "-c", SPINNING], {}, tmp_path, 60.0), log)
+        program = SupervisedProcess(Order([sys.executable, "-c", SPINNING], {}, tmp_path, 60.0), output_streams(log))
         with program, os.fdopen(heard) as said:
             yield program, [int(said.readline()) for _ in range(3)]
 
@@ -198,7 +198,7 @@ def test_what_starts_a_pid_namespace_runs_on_while_its_program_is_held(tmp_path)
     heard, told = os.pipe()
     argv = [*own, sys.executable, "-c", RUNTIME]
     with os.fdopen(told, "wb") as log:
-        program = started(Order(argv, {"PATH": os.environ["PATH"]}, tmp_path, 60.0), log)
+        program = SupervisedProcess(Order(argv, {"PATH": os.environ["PATH"]}, tmp_path, 60.0), output_streams(log))
     with program, os.fdopen(heard) as said:
         assert said.readline() == "ready\n"
         below = families(program.process.pid)
@@ -219,7 +219,7 @@ def test_what_is_held_ends_like_anything_else(spinning):
 
 def test_a_program_that_has_ended_is_neither_held_nor_released_and_says_how_it_ended(tmp_path):
     with (tmp_path / "log").open("wb") as log:
-        program = started(Order(["/bin/sh", "-c", "exit 3"], {}, tmp_path, 60.0), log)
+        program = SupervisedProcess(Order(["/bin/sh", "-c", "exit 3"], {}, tmp_path, 60.0), output_streams(log))
         with program:
             select.select([program], [], [], 60)
             program.hold()
@@ -229,8 +229,9 @@ def test_a_program_that_has_ended_is_neither_held_nor_released_and_says_how_it_e
 
 def test_nothing_is_left_stopped_when_the_host_is_killed(tmp_path):
     host = """
-import sys; from pathlib import Path; from envmatrix.system.process import Order, started
-with started(Order([sys.executable, "-c", sys.argv[1]], {}, Path("."), 60), sys.stdout.buffer) as program:
+import sys; from pathlib import Path; from envmatrix.system.process import Order, SupervisedProcess, output_streams
+order = Order([sys.executable, "-c", sys.argv[1]], {}, Path("."), 60)
+with SupervisedProcess(order, output_streams(sys.stdout.buffer)) as program:
     sys.stdin.readline()
     program.hold()
     print("held", flush=True)
@@ -307,7 +308,7 @@ def test_an_heir_that_was_stopped_when_its_owner_was_killed_does_its_work(stoppe
 
 def test_a_supervisor_whose_owner_lives_is_nobodys_orphan(tmp_path):
     order = Order([sys.executable, "-c", "import time; time.sleep(600)"], None, tmp_path, 600)
-    with (tmp_path / "log").open("wb") as log, started(order, log) as program:
+    with (tmp_path / "log").open("wb") as log, SupervisedProcess(order, output_streams(log)) as program:
         os.kill(program.process.pid, signal.SIGSTOP)
         assert program.process.pid not in block_orphans.orphaned_supervisors()
         os.kill(program.process.pid, signal.SIGCONT)

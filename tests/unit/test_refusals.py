@@ -98,7 +98,7 @@ def test_nccl_says_what_it_took_in_its_own_words():
         "host:1:1 [0] NCCL INFO NCCL_DEBUG_FILE set by environment to /tmp/bench-probe.7/nccl-1.log\n"
         "host:1:1 [0] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>\n"
     )
-    assert observed.described(said) == {"NCCL_P2P_DISABLE": "1", "NCCL_ALGO": "Ring"}
+    assert observed.parse_nccl_log(said) == {"NCCL_P2P_DISABLE": "1", "NCCL_ALGO": "Ring"}
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_nccl_says_what_it_took_in_its_own_words():
 )  # fmt: skip
 def test_how_many_channels_nccl_made_is_read_from_the_last_communicator(said, channels):
     first = "host:1:1 [0] NCCL INFO 1 coll channels, 1 collnet channels, 0 nvls channels, 1 p2p channels\n"
-    assert observed.described(f"{first}host:1:1 [0] NCCL INFO {said}\n") == channels
+    assert observed.parse_nccl_log(f"{first}host:1:1 [0] NCCL INFO {said}\n") == channels
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,12 @@ ACTIONS = {
 def remedies(module):
     """Yield the first text of each remedy in a module's source, whether whole, in parts or conditional."""
     for node in ast.walk(ast.parse(inspect.getsource(module))):
-        named = isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("RunWarning", "_outcome_check")
-        for text in ast.walk(node.args[-1]) if named else ():
+        last: list[ast.expr] = []
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Check":
+            last = node.args[2:]
+        elif isinstance(node, ast.Yield) and isinstance(node.value, ast.Tuple):
+            last = node.value.elts[2:]
+        for text in ast.walk(last[0]) if last else ():
             if isinstance(text, ast.Constant) and isinstance(text.value, str):
                 yield text.value
                 break
@@ -173,7 +177,8 @@ def test_one_cause_is_one_warning_with_a_count_whichever_environments_and_trials
         fact.outcomes["ok"] = 4
         fact.unproven["too short to be looked at"] = 3
     facts["pytorch-ci"].unproven["fewer than 2 threads were seen"] = 4
-    found = list(machine_warnings.find_unproven_environments(None, SimpleNamespace(facts=facts), None))
+    (check,) = (check for check in machine_warnings.MACHINE_CHECKS if check.kind == WarningKind.UNPROVEN)
+    found = list(check.warnings(None, SimpleNamespace(facts=facts), None))
     assert [(one.subject, one.text) for one in found] == [
         ("baseline, pytorch-ci, control", "too short to be looked at (9 of 12 trials)"),
         ("pytorch-ci", "fewer than 2 threads were seen (4 of 4 trials)"),

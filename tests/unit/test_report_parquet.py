@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.__main__ import main
-from envmatrix.report.formats.parquet import to_parquet
+from envmatrix.report.formats.exports import to_parquet
 from envmatrix.report.summary import summarise_measurements
 from envmatrix.stats.measurements import fold_trials
 from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run

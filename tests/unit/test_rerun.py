@@ -24,6 +24,7 @@ from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.inference.maxt import student_quantile
 from envmatrix.stats.inference.slow_phases import LONGER
 from envmatrix.trials import experiment, images
+from envmatrix.trials.new_run import NewRun
 from envmatrix.trials.overrides import Overrides
 from envmatrix.trials.retry import rebuild_image
 from tests.synthetic import Machine, make_trials
@@ -69,9 +70,7 @@ def two(tmp_path, monkeypatch):
     """Return a project with two folders, each with a matrix and a lock with the same name."""
     monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(images, "find_engine", lambda name, places: FromLocks(places, name))
-    monkeypatch.setattr(
-        experiment, "prepare_data_sets", lambda bench, folder, wanted, progress: dict.fromkeys(wanted, "digits")
-    )
+    monkeypatch.setattr(experiment, "prepare_data_sets", lambda *_: {None: "digits"})
     monkeypatch.chdir(tmp_path)
     for side, version in (("before", "2.12"), ("after", "2.13")):
         locks = tmp_path / side / "containers" / "locks"
@@ -123,7 +122,7 @@ def test_it_is_resumed_from_its_own_folder_alone(two):
     begun = begin_rerun("before", "after")
     for side in ("before", "after"):
         shutil.rmtree(two / side)
-    again = reopen_run(begun.run.name)
+    again = reopen_run(begun.run.name, NewRun())
     assert again.prepared == begun.prepared
     assert {key: done.reference for key, done in again.prepared.items()} == {
         ("old.default", "local"): "2.12-0",
@@ -131,7 +130,7 @@ def test_it_is_resumed_from_its_own_folder_alone(two):
     }
     (begun.folder.path / "sides" / "old" / "containers" / "locks" / "torch.txt").write_text("2.11")
     with pytest.raises(InputError, match=r"image old\.default on local .* was 2\.12, and is now 2\.11"):
-        reopen_run(begun.run.name)
+        reopen_run(begun.run.name, NewRun())
 
 
 def test_an_image_that_is_lost_is_made_again_from_the_locks_of_its_side(two):
@@ -189,10 +188,10 @@ def test_files_of_a_program_that_differ_between_the_sides_are_told(two):
         (two / side / "matrix.yaml").write_text(MATRIX.replace("cnn: {batch_size: 64}", own))
         (two / side / "train.py").write_text("print(1)")
     said: list[str] = []
-    begin_rerun("before", "after", name="alike", progress=said.append)
+    begin_rerun("before", "after", new_run=NewRun(name="alike", progress=said.append))
     assert any("both sides run the program next to" in line and line.endswith("matrix.yaml") for line in said)
     (two / "after" / "train.py").write_text("print(2)")
-    begin_rerun("before", "after", name="unlike", progress=said.append)
+    begin_rerun("before", "after", new_run=NewRun(name="unlike", progress=said.append))
     assert any("changes of the program (train.py) are not measured" in line for line in said)
 
 

@@ -7,7 +7,6 @@ import json
 import re
 import sys
 from contextlib import nullcontext
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +16,6 @@ from envmatrix.__main__ import main
 from envmatrix.api import runs
 from envmatrix.api.result import Result
 from envmatrix.cli import answer
-from envmatrix.engines.base import Prepared
 from envmatrix.errors import InputError, StoppedRunError, StoreError, Where
 from envmatrix.report.formats.terminal import print_summary
 from envmatrix.report.summary import summarise_measurements
@@ -25,7 +23,7 @@ from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.images import check_images_unchanged
+from envmatrix.trials.new_run import NewRun
 from envmatrix.trials.resume import apply_resume_changes
 from envmatrix.version import __version__
 from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
@@ -103,7 +101,7 @@ def test_what_does_not_change_is_not_written(begun):
 def test_a_budget_that_the_run_has_had_is_told_to_be_that_of_the_whole_run(begun, monkeypatch, budget, told):
     said = []
     monkeypatch.setattr(runs, "reopen_experiment", lambda *_: begun())
-    runs.reopen_run(begun().folder.path, budget=budget, progress=said.append).folder.unlock()
+    runs.reopen_run(begun().folder.path, NewRun(progress=said.append), budget=budget).folder.unlock()
     assert any("the whole run, which has already used 5m" in line for line in said) is told
 
 
@@ -113,21 +111,6 @@ def test_the_target_and_what_is_asked_of_the_launcher_are_changed_in_the_same_wa
     run = begun().run
     assert (run.plan.target, dict(run.launcher_options)) == (0.01, {"partition": "long", "nodes": "2"})
     assert 'target 0.03 to 0.01, launcher_options {} to {"partition": "long"}' in run.history[0].text()
-
-
-def test_a_run_that_was_begun_without_a_list_of_files_is_held_to_those_that_are_found_and_says_so(begun):
-    file = begun().folder.run_file
-    file.write_text(json.dumps({**json.loads(file.read_text()), "images": {"image@local": {"lock": "1"}}}))
-    found = Prepared("image", "local", "venv", "python", {}, {"lock": "1", "files_digest": "sha256:1"})
-    other = replace(found, facts={"lock": "1", "files_digest": "sha256:2"})
-    for _ in range(2):
-        again(replace(begun(), prepared={("image", "local"): found}))
-    run = begun().run
-    (change,) = run.history
-    assert "image@local must keep its files from now on (earlier trials may have used others)" in change.text()
-    check_images_unchanged(run, {("image", "local"): found})
-    with pytest.raises(InputError, match="sha256:1, and is now sha256:2"):
-        check_images_unchanged(run, {("image", "local"): other})
 
 
 def test_what_cannot_be_is_refused_and_nothing_is_written(begun):

@@ -91,7 +91,7 @@ def test_engine_auto_is_the_first_that_this_machine_has(argv, tmp_path, monkeypa
 )
 def test_exec_ends_as_its_program_did(monkeypatch, ended, status):
     session = SimpleNamespace(execute=lambda command, limit_s: ended)
-    monkeypatch.setattr("envmatrix.cli.arguments.open_chosen_environment", lambda options: session)
+    monkeypatch.setattr("envmatrix.cli.shared_options.open_chosen_environment", lambda options: session)
     assert main(["exec", "second", "--", "python", "train.py"]) == status
 
 
@@ -117,7 +117,7 @@ def test_what_only_work_shows_fails_no_evidence_of_a_process_without_work(seen, 
     claims = [parse_claim("malloc", ["libc"]), parse_claim("inductor.zentorch_calls", ["> 0"])]
     environment = SimpleNamespace(claims=claims)
     session = SimpleNamespace(environment=environment, evidence=lambda _: {"malloc": {"library": "libc"}, **seen})
-    monkeypatch.setattr("envmatrix.cli.arguments.open_chosen_environment", lambda options: session)
+    monkeypatch.setattr("envmatrix.cli.shared_options.open_chosen_environment", lambda options: session)
     assert main(["evidence", "zentorch"]) == code
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "zentorch: 1 of 2 checks hold"

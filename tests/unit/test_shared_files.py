@@ -13,8 +13,9 @@ import pytest
 from envmatrix.errors import StoreError
 from envmatrix.launchers import block_orders
 from envmatrix.launchers.block_files import BlockFolder, block_folders
+from envmatrix.launchers.pending_block import PendingBlock
+from envmatrix.launchers.slurm.client import SlurmClient
 from envmatrix.launchers.slurm.launcher import SlurmLauncher
-from envmatrix.launchers.slurm.pending_block import SlurmBlock
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm, Slot
 from envmatrix.results import RunFolder, trial_of
@@ -117,9 +118,9 @@ def pending_block_in(folder, block):
     said = []
     run = SimpleNamespace(design=make_design(make_plan(())), created="2026", skipped={}, workloads={},
                           launcher_options={})  # fmt: skip
-    made = SlurmLauncher(SimpleNamespace(run=run, folder=RunFolder(folder)), None, said.append, None)
+    made = SlurmLauncher(SimpleNamespace(run=run, folder=RunFolder(folder)), SlurmClient(), said.append, None)
     slot = Slot("t1", 0, 0, Arm("a", "a", "a", "w", "local", None), 0)
-    pending = made._pending_blocks[0] = SlurmBlock(0, {"t1": slot}, block, 1, job="7")
+    pending = made._pending_blocks[0] = PendingBlock(0, {"t1": slot}, block, 1, job="7")
     return made, pending, said
 
 

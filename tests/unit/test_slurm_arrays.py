@@ -14,9 +14,10 @@ from envmatrix.block.order import BlockOrder, Part, TrialOrder
 from envmatrix.block.srun import Nodes
 from envmatrix.launchers.block_files import BlockFolder
 from envmatrix.launchers.node_start import copy_package
-from envmatrix.launchers.slurm.client import JobState, SlurmClient, read_queue
+from envmatrix.launchers.pending_block import PendingBlock
+from envmatrix.launchers.slurm.client import SlurmClient, queued_job, read_queue
 from envmatrix.launchers.slurm.launcher import SlurmLauncher
-from envmatrix.launchers.slurm.pending_block import SlurmBlock, explain_loss
+from envmatrix.launchers.slurm.pending_block import explain_loss, job_of
 from envmatrix.launchers.slurm.script import BlockJob, array_script, block_script
 from envmatrix.matrix import Slurm
 from envmatrix.plan import Arm, Slot
@@ -77,20 +78,20 @@ def test_a_task_runs_the_script_of_its_block_and_calls_itself_as_slurm_does(tmp_
 def test_a_task_is_found_by_the_name_of_its_block():
     rows = read_queue("70_12|envmatrix-0-b|PENDING||Resources\n71|envmatrix-0-b0003|RUNNING|n1|None\n")
     assert rows == [
-        JobState("70_12", "envmatrix-0-b0012", "PENDING", "", "Resources"),
-        JobState("71", "envmatrix-0-b0003", "RUNNING", "n1", "None"),
+        queued_job("70_12", "envmatrix-0-b0012", "PENDING", "", "Resources"),
+        queued_job("71", "envmatrix-0-b0003", "RUNNING", "n1", "None"),
     ]
 
 
 def test_a_task_that_is_gone_before_it_began_was_cancelled_if_its_array_is_known(tmp_path):
     files = BlockFolder(tmp_path / "b0002")
-    pending = SlurmBlock(2, {}, files, files.next_attempt(), job="70_2")
-    other, own = (JobState(job, "envmatrix-0-b", "RUNNING", "n1", "None") for job in ("70_1", "70_2"))
-    assert pending.state_in([other, own]) is own
-    assert explain_loss(pending.state_in([other]), "", None, {}).give_up
-    assert pending.state_in([replace(other, job="71_1")]) is None
+    pending = PendingBlock(2, {}, files, files.next_attempt(), job="70_2")
+    other, own = (queued_job(job, "envmatrix-0-b", "RUNNING", "n1", "None") for job in ("70_1", "70_2"))
+    assert job_of(pending, [other, own]) is own
+    assert explain_loss(job_of(pending, [other]), "", None, {}).give_up
+    assert job_of(pending, [replace(other, job="71_1")]) is None
     (files.path / "begun-1").write_text('{"job": "70_2", "node": "n1", "epoch": 0, "restarts": 0}')
-    assert pending.state_in([other]) is None, "it ended, and files say what is done"
+    assert job_of(pending, [other]) is None, "it ended, and files say what is done"
 
 
 def test_the_ranks_of_a_task_have_a_port_to_meet_at(tmp_path, monkeypatch):
@@ -124,7 +125,7 @@ def launcher(tmp_path, monkeypatch):
         arm = Arm("a", "a", "a", "w", "local", None)
         for block in blocks:
             slot = Slot(f"b{block:04d}-p000", block, 0, arm, 0)
-            made._backlog.append(SlurmBlock(block, {slot.trial: slot}, BlockFolder(tmp_path / f"b{block:04d}")))
+            made._backlog.append(PendingBlock(block, {slot.trial: slot}, BlockFolder(tmp_path / f"b{block:04d}")))
         assert list(made._submit_backlog(list(queue), None)) == []
         return {block: pending.job for block, pending in made._pending_blocks.items()}
 
@@ -165,5 +166,5 @@ def test_blocks_that_slurm_refuses_for_now_are_not_made_anew_at_every_look(launc
 def test_an_array_that_slurm_took_without_an_answer_is_found_by_its_tasks(launcher, tmp_path, monkeypatch):
     made, submit, _ = launcher
     stand_in(tmp_path, monkeypatch, sbatch="#!/bin/sh\nexit 9\n")
-    queue = [JobState(f"70_{block}", f"{made._prefix}b{block:04d}", "RUNNING", "n1", "None") for block in (0, 1)]
+    queue = [queued_job(f"70_{block}", f"{made._prefix}b{block:04d}", "RUNNING", "n1", "None") for block in (0, 1)]
     assert submit([0, 1], queue) == {0: "70_0", 1: "70_1"}

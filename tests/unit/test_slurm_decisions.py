@@ -14,10 +14,17 @@ from envmatrix.errors import EngineError, InputError
 from envmatrix.launchers import block_orders
 from envmatrix.launchers.base import refuse_engines_without_commands
 from envmatrix.launchers.block_files import BlockFolder, trial_end
-from envmatrix.launchers.outcomes import collected
-from envmatrix.launchers.slurm.client import JobState, command_variables, nodes_host, read_nodes, read_queue
+from envmatrix.launchers.pending_block import PendingBlock
+from envmatrix.launchers.slurm.client import (
+    SlurmClient,
+    command_variables,
+    nodes_host,
+    queued_job,
+    read_nodes,
+    read_queue,
+)
 from envmatrix.launchers.slurm.launcher import SlurmLauncher
-from envmatrix.launchers.slurm.pending_block import SlurmBlock, clock_offset, explain_loss, not_started
+from envmatrix.launchers.slurm.pending_block import clock_offset, explain_loss, held_by_somebody, not_started
 from envmatrix.matrix.model import Workload
 from envmatrix.results import RunFolder, trial_of
 from envmatrix.system.process import Exit
@@ -27,15 +34,15 @@ from tests.synthetic import make_design, make_environment, make_plan, mixed_plan
 from tests.unit.test_turns import experiment as turning
 
 SINFO = """\
-n1|debug*|idle|8|1|4|2|16000|gpu,fast|none
-n2|debug*|down*|8|1|4|2|16000|(null)|Not responding | really
-n1|long|idle|8|1|4|2|16000|gpu,fast|none
+n1|debug*|idle|8|2|16000|gpu,fast|none
+n2|debug*|down*|8|2|16000|(null)|Not responding | really
+n1|long|idle|8|2|16000|gpu,fast|none
 half a line|
 """
 
 
 def state(name, node="n1", reason="None"):
-    return JobState("7", "envmatrix-x-b0000", name, node, reason)
+    return queued_job("7", "envmatrix-x-b0000", name, node, reason)
 
 
 def test_nodes_are_read_with_their_default_partition_state_and_reason():
@@ -93,7 +100,7 @@ def test_nodes_of_different_shapes_and_no_node_at_all_are_told():
 
 def test_the_queue_is_read_and_foreign_lines_are_passed_over():
     rows = read_queue("7|envmatrix-x-b0000|PENDING||Resources | x\nslurm_load_jobs error\n")
-    assert rows == [JobState("7", "envmatrix-x-b0000", "PENDING", "", "Resources | x")]
+    assert rows == [queued_job("7", "envmatrix-x-b0000", "PENDING", "", "Resources | x")]
     assert rows[0].alive
     assert not any(state(name).alive for name in ("COMPLETED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL"))
 
@@ -141,20 +148,21 @@ def test_why_a_job_ended_decides_who_is_blamed(queue, past, stopped, unusable, c
         ("RUNNING", "None", False, False),
     ],
 )
-def test_a_held_job_is_told_from_one_that_waits(name, reason, held, by_somebody):
+def test_a_held_job_is_told_from_one_that_waits(tmp_path, name, reason, held, by_somebody):
     found = state(name, "", reason)
-    assert (found.held, found.held_by_somebody) == (held, by_somebody)
+    pending = PendingBlock(0, {}, BlockFolder(tmp_path), attempt=1)
+    assert (bool(found.release), held_by_somebody(pending, found)) == (held, by_somebody)
 
 
 def test_a_job_that_ran_and_was_requeued_to_be_held_is_kept_by_somebody(tmp_path):
-    pending = SlurmBlock(0, {}, BlockFolder(tmp_path), attempt=1)
+    pending = PendingBlock(0, {}, BlockFolder(tmp_path), attempt=1)
     requeued, failed = (
         state("PENDING", "", reason) for reason in ("job requeued in held state", "launch failed requeued held")
     )
-    assert not pending.kept(requeued), "it never began: Slurm could not start it"
+    assert not held_by_somebody(pending, requeued), "it never began: Slurm could not start it"
     (tmp_path / "begun-1").write_text('{"job":"7","node":"n1","epoch":1,"restarts":0}')
-    assert pending.kept(requeued)
-    assert not pending.kept(failed)
+    assert held_by_somebody(pending, requeued)
+    assert not held_by_somebody(pending, failed)
 
 
 @pytest.mark.parametrize(
@@ -189,8 +197,7 @@ GOOD = {"job": "7", "node": "n1", "status": 0, "ooms": 0, "epoch": 5, "uptime": 
         ({"status": 3}, Exit(3, 2.5)),
         ({"status": 139}, Exit(-11, 2.5)),
         ({"status": 124}, Exit(124, 2.5)),
-        ({"status": 124, "uptime": [10.0, 71.0]}, Exit(124, 61.0, timed_out=True)),
-        ({"status": 137, "uptime": [10.0, 76.0]}, Exit(-9, 66.0, timed_out=True)),
+        ({"status": 137, "uptime": [10.0, 76.0], "late": 1}, Exit(-9, 66.0, timed_out=True)),
         ({"status": 137, "ooms": 1}, Exit(-9, 2.5, out_of_memory=True)),
         ({"status": 1, "ooms": 1}, Exit(1, 2.5, out_of_memory=True)),  # a child of the process, or a rank, was killed
         ({"status": 0, "ooms": 1}, Exit(0, 2.5)),
@@ -237,8 +244,9 @@ def test_a_job_of_an_earlier_start_that_has_nothing_left_to_do_is_not_waited_for
     made, said = turning(), []
     made.run = made.run.model_copy(update={"launcher": "slurm"})
     made.folder = RunFolder(tmp_path)
-    client = SimpleNamespace(queue=lambda prefix: [JobState("7", f"{prefix}b0000", "RUNNING", "n1", "None")])
+    client = SlurmClient()
     launcher = SlurmLauncher(made, client, said.append, None)
+    client.jobs = lambda: [queued_job("7", f"{launcher._prefix}b0000", "RUNNING", "n1", "None")]
     files = block_orders.block_folder(made, 0)
     files.plan(files.next_attempt(), [slot.trial for slot in made.plan.block(0)])
     work = SimpleNamespace(is_done=lambda trial: True, groups_of=TrialGrouper(made, said.append))
@@ -259,12 +267,12 @@ def test_of_a_group_that_took_turns_all_trials_are_collected_and_forgotten_or_no
     group = f"{made.plan.block(0)[0].trial}.turns"
     assert names == dict.fromkeys(slots, group)
     files = BlockFolder(tmp_path)
-    pending = SlurmBlock(0, slots, files, groups=names)
+    pending = PendingBlock(0, slots, files, groups=names)
     for trial in slots:
         (tmp_path / group / trial).mkdir(parents=True)
         (tmp_path / group / trial / "end").write_text(json.dumps({**GOOD, "together": len(slots), "late": 0}))
     assert not pending.unfinished
-    trials = collected(SimpleNamespace(), pending, print)
+    trials = block_orders.collected(SimpleNamespace(), pending, print)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(block_orders, "trial_from_files", lambda _, slot, end: trial_of(slot, "ok", ""))
         seen = [next(trials).trial for _ in slots]
@@ -278,7 +286,7 @@ def test_of_a_group_that_took_turns_all_trials_are_collected_and_forgotten_or_no
 def test_that_a_node_has_no_memory_for_all_of_a_group_at_once_is_told(tmp_path, monkeypatch):
     made, said = turning(), []
     slots = {slot.trial: slot for slot in made.plan.block(0)}
-    pending = SlurmBlock(0, slots, BlockFolder(tmp_path), groups=dict.fromkeys(slots, "g.turns"))
+    pending = PendingBlock(0, slots, BlockFolder(tmp_path), groups=dict.fromkeys(slots, "g.turns"))
     for trial in slots:
         (tmp_path / "g.turns" / trial).mkdir(parents=True)
         (tmp_path / "g.turns" / trial / "end").write_text(json.dumps({**GOOD, "together": 1, "late": 0}))
@@ -286,14 +294,14 @@ def test_that_a_node_has_no_memory_for_all_of_a_group_at_once_is_told(tmp_path, 
     monkeypatch.setattr(
         block_orders, "trial_from_files", lambda _, slot, end: dataclasses.replace(alone, trial=slot.trial)
     )
-    assert len(list(collected(SimpleNamespace(), pending, said.append))) == len(made.plan.arms)
+    assert len(list(block_orders.collected(SimpleNamespace(), pending, said.append))) == len(made.plan.arms)
     assert said == ["g.turns ran one process after the other: node n1 has no memory for all of them at once"]
 
 
 def test_what_takes_no_turns_starts_side_by_side_in_its_job_and_has_one_turn(tmp_path, monkeypatch):
     made = turning(mixed_plan(), environments={"a": make_environment("a", turns=False)})
     block, groups = made.plan.block(0), TrialGrouper(made, lambda _: None)
-    pending = SlurmBlock(0, {slot.trial: slot for slot in block}, BlockFolder(tmp_path),
+    pending = PendingBlock(0, {slot.trial: slot for slot in block}, BlockFolder(tmp_path),
                     groups=block_orders.group_names(block, groups))  # fmt: skip
     monkeypatch.setattr(
         block_orders, "make_trial", lambda _, slot, *rest: TrialOrder(slot.trial, slot.arm.environment, (), {}, 9.0)
@@ -319,7 +327,7 @@ def test_a_step_in_turns_gets_the_turn_and_the_steps_set_apart_that_its_design_s
     keys = {environment.image_key for environment in made.run.environments.values()}
     made.prepared = {(key, "local"): Prepared("i", "local", "", "/python", {}) for key in keys}
     block, groups = made.plan.block(0), TrialGrouper(made, pytest.fail)
-    pending = SlurmBlock(0, {slot.trial: slot for slot in block}, BlockFolder(tmp_path),
+    pending = PendingBlock(0, {slot.trial: slot for slot in block}, BlockFolder(tmp_path),
                     groups=block_orders.group_names(block, groups))  # fmt: skip
     (part,), failed = block_orders.make_parts(made, pending, groups, 1)
     assert failed == []
@@ -330,12 +338,12 @@ def test_a_step_in_turns_gets_the_turn_and_the_steps_set_apart_that_its_design_s
 def test_a_group_of_which_one_end_is_damaged_is_set_aside_as_a_whole(tmp_path):
     made, said = turning(), []
     slots = {slot.trial: slot for slot in made.plan.block(0)}
-    pending = SlurmBlock(0, slots, BlockFolder(tmp_path), groups=dict.fromkeys(slots, "g.turns"))
+    pending = PendingBlock(0, slots, BlockFolder(tmp_path), groups=dict.fromkeys(slots, "g.turns"))
     for trial in slots:
         (tmp_path / "g.turns" / trial).mkdir(parents=True)
         (tmp_path / "g.turns" / trial / "end").write_text(json.dumps(GOOD))
     (tmp_path / "g.turns" / list(slots)[-1] / "end").write_text("{half")
-    assert list(collected(SimpleNamespace(), pending, said.append)) == []
+    assert list(block_orders.collected(SimpleNamespace(), pending, said.append)) == []
     assert list(pending.slots) == list(slots)
     assert "g.turns left is damaged" in said[0]
     assert [path.name for path in tmp_path.iterdir()] == ["g.turns.damaged1"]

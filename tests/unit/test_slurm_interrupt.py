@@ -7,17 +7,19 @@ import pytest
 from envmatrix.api.runs import _stopped_error
 from envmatrix.errors import ExitCode, StoreError, Where
 from envmatrix.launchers.block_files import BlockFolder
+from envmatrix.launchers.pending_block import PendingBlock
+from envmatrix.launchers.slurm.client import SlurmClient
 from envmatrix.launchers.slurm.launcher import SlurmLauncher
-from envmatrix.launchers.slurm.pending_block import SlurmBlock
 from envmatrix.results import RunFolder
 from tests.synthetic import make_design, make_plan
 
 
-class Client:
+class Client(SlurmClient):
     def __init__(self):
+        super().__init__()
         self.cancelled = []
 
-    def cancel(self, jobs):
+    def delete(self, jobs):
         self.cancelled += jobs
 
 
@@ -26,7 +28,7 @@ def launcher(tmp_path, ask):
     run = SimpleNamespace(design=design, created="2026", skipped={}, workloads={}, launcher_options={})
     made = SlurmLauncher(SimpleNamespace(run=run, folder=RunFolder(tmp_path)), Client(), said.append, ask)
     files = BlockFolder(tmp_path / "b0000")
-    made._pending_blocks[0] = SlurmBlock(0, {}, files, files.next_attempt(), job="7")
+    made._pending_blocks[0] = PendingBlock(0, {}, files, files.next_attempt(), job="7")
     return made, files
 
 

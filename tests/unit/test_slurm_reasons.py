@@ -1,7 +1,5 @@
 """Every reason for which Slurm delays a job: whether waiting helps, and otherwise what to change."""
 
-import dataclasses
-
 import pytest
 
 from envmatrix.errors import InputError
@@ -108,7 +106,6 @@ def test_partitions_are_read_with_their_limits():
         ({"partition": "week"}, 1, 1, 60, "partition week allows 2 to 8", "nodes"),
         ({"partition": "short"}, 1, 1001 * MIB, 60, "asks for 1001 MiB .* allows 1000 MiB", "memory: 1000MiB"),
         ({"partition": "old"}, 1, 1, 60, "partition old is DRAIN", "debug"),
-        ({"partition": "nope"}, 1, 1, 60, "no partition 'nope'", ""),
         ({"partition": "short,old"}, 1, 1, 1860, "partition short allows 30m", "debug"),
     ],
 )
@@ -126,8 +123,3 @@ def test_what_can_start_somewhere_is_not_refused():
     check(known, Slurm(partition="short,week"), 2, 1, 86400)
     check(known, Slurm(partition="short", options=("--qos=long",)), 1, 1, 86400)
     check([], Slurm(partition="short"), 1, 1, 86400)
-
-
-def test_a_cluster_without_a_default_partition_asks_for_one():
-    with pytest.raises(InputError, match="no default partition"):
-        check([dataclasses.replace(one, default=False) for one in read_partitions(SHOWN)], Slurm(), 1, 1)

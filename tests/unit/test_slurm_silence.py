@@ -5,17 +5,18 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.errors import EngineError
+from envmatrix.launchers.batch_system import SilentError
 from envmatrix.launchers.block_files import BlockFolder
-from envmatrix.launchers.slurm.client import SilentError, SlurmClient
+from envmatrix.launchers.pending_block import PendingBlock
+from envmatrix.launchers.slurm.client import SlurmClient
 from envmatrix.launchers.slurm.launcher import SlurmLauncher
-from envmatrix.launchers.slurm.pending_block import SlurmBlock
 from envmatrix.matrix import Slurm
 from envmatrix.plan import Arm, Slot
 from envmatrix.results import RunFolder
 from tests.synthetic import make_design, make_plan
 
 SILENT = "echo 'sbatch: error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
-NODES = "echo 'n1|debug*|idle|8|1|4|2|16000|(null)|none'"
+NODES = "echo 'n1|debug*|idle|8|2|16000|(null)|none'"
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def launcher(tmp_path):
     made = SlurmLauncher(experiment, SlurmClient(), said.append, None)
     slot = Slot("b0000-p000", 0, 0, Arm("a", "a", "a", "w", "local", None), 0)
     files = BlockFolder(tmp_path / "b0000")
-    made._backlog.append(SlurmBlock(0, {slot.trial: slot}, files))
+    made._backlog.append(PendingBlock(0, {slot.trial: slot}, files))
     return made, said
 
 
@@ -87,10 +88,10 @@ def test_a_block_that_is_out_is_followed_later_when_sinfo_does_not_answer(slurm,
 def test_a_job_that_nobody_took_is_told_apart_from_one_that_was_refused(slurm, tmp_path):
     slurm(sbatch=SILENT)
     with pytest.raises(SilentError, match="Unable to contact slurm controller"):
-        SlurmClient().submit(tmp_path / "x.sh")
+        SlurmClient().submit_script(tmp_path / "x.sh")
     slurm(sbatch="echo 'sbatch: error: invalid partition' >&2; exit 1")
     with pytest.raises(EngineError, match="Slurm refused the job: invalid partition") as caught:
-        SlurmClient().submit(tmp_path / "x.sh")
+        SlurmClient().submit_script(tmp_path / "x.sh")
     assert not isinstance(caught.value, SilentError)
 
 

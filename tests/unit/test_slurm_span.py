@@ -13,7 +13,7 @@ from envmatrix.launchers.base import check_race
 from envmatrix.launchers.block_files import BlockFolder
 from envmatrix.launchers.catalog import LAUNCHERS, check_span
 from envmatrix.launchers.node_start import copy_package
-from envmatrix.launchers.slurm.client import JobState, expand, read_queue
+from envmatrix.launchers.slurm.client import expand, queued_job, read_queue
 from envmatrix.launchers.slurm.pending_block import explain_loss
 from envmatrix.launchers.slurm.placement import nodes_of_block
 from envmatrix.launchers.slurm.script import BlockJob, block_script
@@ -56,7 +56,7 @@ def test_slurms_short_form_of_node_names_is_read(text, names):
 
 
 def test_the_queue_names_every_node_of_a_job():
-    assert read_queue("7|j|RUNNING|n[1-2]|None\n")[0].node == "n1,n2"
+    assert read_queue("7|j|RUNNING|n[1-2]|None\n")[0].host == "n1,n2"
 
 
 def test_blocks_go_round_the_listed_nodes_as_many_at_a_time_as_they_take():
@@ -67,7 +67,7 @@ def test_blocks_go_round_the_listed_nodes_as_many_at_a_time_as_they_take():
 
 
 def test_of_several_nodes_the_one_that_is_down_is_left_out():
-    state = JobState("7", "j", "NODE_FAIL", "n1,n2", "None")
+    state = queued_job("7", "j", "NODE_FAIL", "n1,n2", "None")
     assert explain_loss(state, "", None, {"n2": "down*"}).bad_node == "n2"
     assert explain_loss(state, "", None, {}).bad_node == ""
 

@@ -10,7 +10,6 @@ from envmatrix.block import memory
 from envmatrix.matrix.model import Design
 from envmatrix.stats import selection
 from envmatrix.stats.attribution import contrasts
-from envmatrix.stats.comparisons.run_to_run import FEWEST_RUNS
 from envmatrix.stats.effects import (
     ALL_ANALYSES_LEVEL,
     CONFIDENCE,
@@ -22,6 +21,7 @@ from envmatrix.stats.effects import (
 from envmatrix.stats.inference import slow_phases
 from envmatrix.stats.inference.change_points import FALSE_ALARM_RATE, MIN_RUNS, MIN_SEGMENT_LENGTH, fewest_runs
 from envmatrix.stats.inference.maxt import DRAWS
+from envmatrix.stats.inference.welch import FEWEST_RUNS
 from envmatrix.stats.quality import equal_work, slow_trials
 from envmatrix.stats.steady_state import detection
 from envmatrix.stats.stopping import racing
@@ -31,7 +31,7 @@ from envmatrix.trials import interleaving_eligibility
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = {
     name: " ".join((DOCS / f"{name}.md").read_text(encoding="utf-8").split())
-    for name in ("statistics", "noise", "steady-state", "choosing", "comparing", "interleaving")
+    for name in ("statistics", "error-control", "noise", "steady-state", "choosing", "comparing", "interleaving")
 }
 NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five"}
 MINUTES = slow_phases.LEAST_PHASES * slow_phases.PHASE_S / 60
@@ -42,21 +42,21 @@ MINUTES = slow_phases.LEAST_PHASES * slow_phases.PHASE_S / 60
     [
         ("statistics", f"drawn ({DRAWS:,} draws, fixed seed) for the actual number of blocks and of comparisons"),
         ("statistics", f"p is below {1 - CONFIDENCE:.0%}".replace("%", " %")),
-        ("statistics", f"{NUMBERS[CONFIRMATIONS]} blocks in a row must find the intervals narrow enough"),
+        ("error-control", f"{NUMBERS[CONFIRMATIONS]} blocks in a row must find the intervals narrow enough"),
         (
-            "statistics",
+            "error-control",
             f"intervals of effects are computed at {100 * ALL_ANALYSES_LEVEL:.1f} %, all looks at a run together",
         ),
         (
-            "statistics",
+            "error-control",
             f"has {NUMBERS[round(5 * FIRST_ANALYSIS_SHARE)]} fifths of it: it is computed at {100 * LEVEL:.2f} %",
         ),
         (
-            "statistics",
+            "error-control",
             f"that is {100 * (1 - (1 - LEVEL) * ONE_SIDED_SHARE):.2f} % for each bound, which makes them the ends of a "
             f"{100 * two_sided_level(LEVEL):.2f} % interval",
         ),
-        ("statistics", f"1 - (n1/n)^2 / {1 / (1 - FIRST_ANALYSIS_SHARE):.0f}"),
+        ("error-control", f"1 - (n1/n)^2 / {1 / (1 - FIRST_ANALYSIS_SHARE):.0f}"),
         (
             "statistics",
             f"loss: {100 * equal_work.LOSS_RELATIVE:.0f} % + {equal_work.LOSS_ABSOLUTE}; "

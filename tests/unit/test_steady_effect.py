@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from bench.second_half import of_program, second_half
+from bench.second_half import program_second_half, second_half
 from envmatrix.matrix.model import Workload
 from envmatrix.report.figures.forest import NARROW, forest
 from envmatrix.report.formats.exports import effects_csv
@@ -18,7 +18,7 @@ from envmatrix.report.formats.json_file import summary_to_json
 from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.formats.terminal import print_summary
 from envmatrix.report.formatting import format_bounds
-from envmatrix.report.steady_text import steady_note
+from envmatrix.report.headline import steady_note
 from envmatrix.report.summary import summarise, summarise_measurements
 from envmatrix.results import RunFolder
 from envmatrix.stats.measurements import fold_trials
@@ -198,10 +198,10 @@ def test_the_second_half_of_all_steps_is_that_of_their_time():
 
 def test_a_program_of_ones_own_has_its_second_half_in_its_trial_if_it_is_long_enough():
     steps = [10**9] * 6 + [2 * 10**9] * 3
-    found = of_program([([10**8], steps)])
+    found = program_second_half([([10**8], steps)])
     assert (found["trial_step_ns"], found["late_step_ns"]) == (pytest.approx(12e9 / 9), 2e9)
-    assert of_program([([10**8], steps[:3])]) == {"watched_ns": 31 * 10**8}
-    assert of_program([]) == {"watched_ns": 0}
+    assert program_second_half([([10**8], steps[:3])]) == {"watched_ns": 31 * 10**8}
+    assert program_second_half([]) == {"watched_ns": 0}
 
 
 def test_a_program_of_ones_own_reports_its_second_half_next_to_all_its_steps():

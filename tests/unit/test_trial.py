@@ -86,7 +86,7 @@ def test_a_trial_that_its_engine_fails_costs_the_time_that_it_took_whatever_the_
 
     clock = iter([1_800_000_000.0, 1_700_000_000.0])
 
-    def fail(*_):
+    def fail(*_, **__):
         monkeypatch.setattr("time.time", lambda: next(clock))  # the machine's clock is set back meanwhile
         time.sleep(0.05)
         raise EngineError("the daemon is gone")

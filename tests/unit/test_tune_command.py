@@ -170,7 +170,7 @@ def test_further_libraries_are_included_in_the_matrix_of_a_program(folder):
 
 def test_the_time_of_a_search_is_that_of_its_trials_and_what_lies_between_but_not_a_night():
     def step(*spans):
-        return Step(None, {}, (), spans, (), None)
+        return Step(None, {}, (), spans, None)
 
     assert spent_s([step((0.0, 2.0), (3.0, 5.0)), step((5.5, 6.0))]) == pytest.approx(6.0)
     assert spent_s([step((0.0, 2.0)), step((50_000.0, 50_002.0))]) == pytest.approx(14.0)

@@ -32,7 +32,7 @@ designs:
 
 
 def test_trials_that_ran_together_took_their_time_once():
-    together = Step(None, {}, (), ((0.0, 9.0), (0.1, 9.5), (0.2, 8.0), (10.0, 12.0)), (), None)
+    together = Step(None, {}, (), ((0.0, 9.0), (0.1, 9.5), (0.2, 8.0), (10.0, 12.0)), None)
     assert spent_s([together]) == pytest.approx(12.0)
 
 
@@ -92,6 +92,6 @@ def test_the_confirmed_recipe_has_its_effect_in_later_steps(tmp_path):
     for trial in make_trials(plan, Machine({"a": 1.2}, noise=0.01), 8):
         change = 0.7 if trial.environment == "a" else 1.0
         folder.append(replace(went_on(trial, 9, change), later_s=20.0) if trial.block > 4 else trial)
-    step = read_step(folder, Space(("malloc",), (("baseline", "a"),), np.arange(2)[:, None], {}))
-    assert step.steady.ratio == pytest.approx(1.2 * 0.7, rel=0.03)
-    assert (step.steady.verdict, step.trial, step.effects[0].verdict) == ("slower", "first steps", "faster")
+    found = read_step(folder, Space(("malloc",), (("baseline", "a"),), np.arange(2)[:, None], {})).confirmation
+    assert found.steady.ratio == pytest.approx(1.2 * 0.7, rel=0.03)
+    assert (found.steady.verdict, found.trial, found.effect.verdict) == ("slower", "first steps", "faster")

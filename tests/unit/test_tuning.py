@@ -14,7 +14,7 @@ from envmatrix.matrix.model import MAX_NAME_LENGTH
 from envmatrix.matrix.override import with_design
 from envmatrix.matrix.parse import parse
 from envmatrix.search import answer, candidates
-from envmatrix.search.candidates import CellStatus, Neighbours, TrialCounts
+from envmatrix.search.candidates import CellStatus
 from envmatrix.search.model import Terms, fit
 from envmatrix.search.search import Batch, Budget, Proposal, Search
 from envmatrix.search.space import Space, build_space
@@ -162,7 +162,7 @@ class TestWhatFails:
         for counted, cells in zip(counts, (good, bad), strict=True):
             for cell, times in cells.items():
                 counted[index[cell]] = times
-        return CellStatus(codes, sizes, TrialCounts(*counts)), index
+        return CellStatus(codes, sizes, *counts), index
 
     def test_a_level_whose_claim_is_not_met_is_out_everywhere(self):
         known, index = self.known({(0, 1, 0): 1}, {(1, 0, 0): 2})
@@ -189,23 +189,26 @@ class TestWhatFails:
 
 class TestTheChoice:
     def test_settings_that_bring_nothing_are_pruned(self):
-        codes = made_up((2, 2, 2)).codes
+        there = made_up((2, 2, 2))
+        codes = there.codes
         gains = 0.2 * codes[:, 0] + 0.004 * codes[:, 1] + 0.004 * codes[:, 2]
         best = int(np.flatnonzero((codes == 1).all(axis=1))[0])
-        assert codes[candidates.simplify_row(best, Neighbours(codes), gains)].tolist() == [1, 0, 0]
+        assert codes[candidates.simplify_row(best, there, gains)].tolist() == [1, 0, 0]
 
     def test_what_is_pruned_is_never_a_cell_that_fails(self):
-        codes = made_up((2, 2)).codes
+        there = made_up((2, 2))
+        codes = there.codes
         gains = np.where(codes[:, 1] == 0, -np.inf, 0.2 * codes[:, 0])
         both = int(np.flatnonzero((codes == 1).all(axis=1))[0])
-        assert candidates.simplify_row(both, Neighbours(codes), gains) == both
+        assert candidates.simplify_row(both, there, gains) == both
 
     def test_a_cell_without_one_setting_is_found_where_it_can_be(self):
-        codes = made_up((3, 2, 2), impossible=[(0, 2, 1, 0)]).codes
+        there = made_up((3, 2, 2), impossible=[(0, 2, 1, 0)])
+        codes = there.codes
         rows = {tuple(cell): row for row, cell in enumerate(codes.tolist())}
         for row, cell in enumerate(codes.tolist()):
             fewer = [(*cell[:at], 0, *cell[at + 1 :]) for at in range(3) if cell[at]]
-            assert Neighbours(codes).fewer(row).tolist() == [rows.get(one, 0) for one in fewer]
+            assert there.simpler_rows(row) == [rows.get(one, 0) for one in fewer]
 
     def test_of_equal_cells_the_one_with_the_fewest_settings_wins(self):
         codes = made_up((2, 2)).codes

@@ -21,7 +21,8 @@ def confirmed(low, *flags, verdict="faster", withheld="", **more):
     effect = Effect("own", "good", "local", "base", "value", 1.2, low, 1.3, 0.01, verdict, 12, flags, withheld=withheld)
     there = {"size": "large"}
     recipe = there if verdict == "faster" and not flags else {}
-    return TuneAnswer(recipe, there, effect, (), {}, {}, 4, 3, 60.0, **more)
+    space = {"contributions": (), "dropped": {}, "phases": {}, "cells": 4, "seen": 3, "spent_s": 60.0}
+    return TuneAnswer(settings=recipe, tried=there, effect=effect, **space, **more)
 
 
 def test_what_bars_a_recipe_is_named_and_nothing_else_of_it():

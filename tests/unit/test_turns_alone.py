@@ -18,8 +18,7 @@ from envmatrix.stats.analysis import between
 from envmatrix.stats.effects import LEVEL, Flag
 from envmatrix.stats.inference.maxt import critical_value, null_maxima
 from envmatrix.stats.measurements import fold_trials
-from envmatrix.stats.pairing import families
-from envmatrix.stats.separate_references import rescale_to_interleaved
+from envmatrix.stats.pairing import families, rescale_to_interleaved
 from envmatrix.stats.stopping.racing import next_arms
 from envmatrix.trials import interleaving_eligibility
 from envmatrix.trials.batches import TrialGrouper

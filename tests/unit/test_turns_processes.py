@@ -92,7 +92,7 @@ class Those(list):
 
 def states(watched):
     """Return the states of a program's processes, without those of its supervisor."""
-    supervisor = watched.running.program.process.pid
+    supervisor = watched.running.process.pid
     parents = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -139,7 +139,7 @@ def together_of(tmp_path, monkeypatch):
 
     def wait(files, seconds):
         """Time out as soon as every awaited program has logged that it is stuck."""
-        supervisors = {str(watched.running.program.process.pid) for watched in map(watched_of, files) if watched}
+        supervisors = {str(watched.running.process.pid) for watched in map(watched_of, files) if watched}
         while not (ready := really_wait(files, 0.02)):
             if supervisors <= {line.split()[1] for line in log.read_text().splitlines() if line.startswith("stuck")}:
                 break
@@ -161,7 +161,7 @@ def together_of(tmp_path, monkeypatch):
             prepared = Prepared("i", "local", "", sys.executable, {})
             return Job("run", slot.trial, prepared, argv, {}, (), mounts, Limits(limit_s), tmp_path / "trial.log")
 
-        monkeypatch.setattr(interleave, "make_job", make_job)
+        monkeypatch.setattr("envmatrix.trials.trial.make_job", make_job)
         monkeypatch.setattr(
             interleave, "make_finished_trial",
             lambda _experiment, slot, ended, _job, started: trial_of(
@@ -278,7 +278,7 @@ def test_a_reference_that_dies_in_the_first_of_two_groups_leaves_the_second(toge
     assert sorted((trial.outcome, trial.arm.partition(":")[0]) for trial in trials) == [
         ("failed", "baseline"), ("ok", "control"), ("ok", "e0"), ("ok", "e1"), ("ok", "e2"),
     ]  # fmt: skip
-    assert all(watched.running.program.process.poll() is not None for watched in those)
+    assert all(watched.running.process.poll() is not None for watched in those)
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_a_process_that_breaks_has_its_outcome_and_the_others_go_on(together_of,
 
 def program_of(watched):
     """Return the process that a supervisor started."""
-    supervisor = watched.running.program.process.pid
+    supervisor = watched.running.process.pid
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if (folder / "stat").read_text().rpartition(")")[2].split()[1] == str(supervisor):
@@ -321,7 +321,7 @@ def test_one_that_is_killed_while_it_is_stopped_has_its_outcome_and_the_others_g
     assert "SIGKILL" in found[killed[0]].reason
     assert [trial.outcome for name, trial in found.items() if name != killed[0]] == ["ok"] * 2
     assert len({line[0] for line in log if line[3] == "0"}) == 2
-    assert all(watched.running.program.process.poll() is not None for watched in those)
+    assert all(watched.running.process.poll() is not None for watched in those)
 
 
 @pytest.mark.parametrize("call", ["hold", "release"])
@@ -335,7 +335,7 @@ def test_an_engine_that_goes_away_between_two_turns_ends_them_all_and_nothing_is
         raise EngineGoneError(f"{slot.trial}: {error}")
 
     def refuse(watched):
-        there.append(watched.running.program.process)
+        there.append(watched.running.process)
         if next(asked) == 4:
             raise NoTrialError("the daemon does not answer")
         getattr(watched.running, call)()
@@ -379,7 +379,7 @@ def test_an_interrupt_ends_all_of_them_at_once(together_of, monkeypatch):
     @contextlib.contextmanager
     def start(job, argv, env):
         with guarded_job(job, argv, env) as running:
-            programs.append(running.program.process)
+            programs.append(running.process)
             yield running
 
     with pytest.raises(KeyboardInterrupt):

@@ -8,18 +8,18 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from envmatrix.api.known_order import order_environments
-from envmatrix.api.program.budget import time_text
 from envmatrix.api.program.environments import (
     fit_environments,
     left_out_text,
     overridden_environments,
+    time_text,
     usable_environments,
 )
 from envmatrix.api.program.metric import choose_metric
@@ -39,7 +39,7 @@ from envmatrix.matrix.template import MatrixTemplate
 from envmatrix.plan.environment import Image
 from envmatrix.system import bench_options
 from envmatrix.system.machine_lock import alone_on_machine
-from envmatrix.system.progress import Heartbeat, ProgressCallback
+from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.validation_messages import validation_message
 from envmatrix.trials import orphans
 from envmatrix.trials.overrides import Overrides
@@ -98,29 +98,28 @@ def make_matrix(
         request = replace(request, words=unwrap_command(request.words, progress))
     program = request.program()
     workloads = _workloads(request, program)
-    _check_place(request, program, workloads, file, progress)
+    template = _basic_template(request, program, workloads)
+    _check_place(request, template, file, progress)
     with cleanup_on_failure(workloads, progress):
         run_setup(workloads, progress)
         image = request.image(program.interpreter)
         first_run = _run_program(workloads[0], image, request.warmup, progress, show, request.place)
         own = tuple(own_settings(first_run.record.evidence or Evidence(), map(Path, program.command)))
-        draft = MatrixTemplate(program.interpreter, workloads, _runs_torch(first_run.record), ())
-        conflicts = overridden_environments(draft, own)
-        starter = _make_starter(program.interpreter, workloads, first_run, request, conflicts, progress)
+        template = replace(template, torch=_runs_torch(first_run.record))
+        conflicts = overridden_environments(template, own)
+        template = _measured_template(template, first_run, request, conflicts, progress)
         atlas = None if overrides.environments else request.atlas
-        starter = order_environments(starter, atlas, progress, is_elsewhere=request.place.is_elsewhere)
+        template = order_environments(template, atlas, progress, is_elsewhere=request.place.is_elsewhere)
         trial_s = first_run.wall_s * len(workloads)
-        starter, unavailable = fit_environments(starter, trial_s, overrides, progress)
-        progress(_selection_text(starter.environments, torch=starter.torch, record=first_run.record))
-        arms = len(overrides.environments or starter.environments) + 2
-        progress(time_text(starter.budget_s, trial_s, arms, overrides))
-        text = _with_relative_paths(starter, file).text()
-        return GeneratedMatrix(
-            _drop_unused_levels(parse(text, file), overrides), text,
-            f"{_program_label(request.words)}-{datetime.datetime.now(datetime.timezone.utc):%Y%m%d-%H%M%S}",
-            first_run.wall_s, left_out_text(starter, first_run, overrides, {**conflicts, **unavailable}), starter.torch,
-            starter.on_gpu, own,
-        )  # fmt: skip
+        template, unavailable = fit_environments(template, trial_s, overrides, progress)
+        progress(_selection_text(template.environments, torch=template.torch, record=first_run.record))
+        arms = len(overrides.environments or template.environments) + 2
+        progress(time_text(template.budget_s, trial_s, arms, overrides))
+        text = _with_relative_paths(template, file).text()
+        name = f"{_program_label(request.words)}-{datetime.datetime.now(datetime.timezone.utc):%Y%m%d-%H%M%S}"
+        more = left_out_text(template, first_run, overrides, {**conflicts, **unavailable})
+        matrix = _drop_unused_levels(parse(text, file), overrides)
+        return GeneratedMatrix(matrix, text, name, first_run.wall_s, more, template.torch, template.on_gpu, own)
 
 
 def draft_matrix(request: ProgramRequest, interpreter: str | None, file: Path, progress: ProgressCallback) -> str:
@@ -132,16 +131,20 @@ def draft_matrix(request: ProgramRequest, interpreter: str | None, file: Path, p
     program = with_interpreter(request.words, interpreter) if interpreter else find_program(request.words)
     workloads = _workloads(request, program)
     torch = _imports_torch(request.image(program.interpreter), progress)
-    starter = MatrixTemplate(
-        program.interpreter,
-        workloads,
-        torch,
-        usable_environments(torch)[:_DRAFT_ENVIRONMENTS],
-        requirements=request.requirements,
-    )
-    text = _with_relative_paths(starter, file).text()
+    template = _basic_template(request, program, workloads)
+    template = replace(template, torch=torch, environments=usable_environments(torch)[:_DRAFT_ENVIRONMENTS])
+    text = _with_relative_paths(template, file).text()
     parse(text, file)
     return text
+
+
+def _basic_template(request: ProgramRequest, program: ProgramCommand, workloads: Sequence[Workload]) -> MatrixTemplate:
+    """Return the template of a program's matrix as far as it is known before a run."""
+    place = request.place
+    return MatrixTemplate(
+        program.interpreter, workloads, False, usable_environments(False), requirements=request.requirements,
+        modules=request.modules, image=place.image, engine=place.engine, gpus=place.gpus,
+    )  # fmt: skip
 
 
 def _imports_torch(image: Image, progress: ProgressCallback) -> bool:
@@ -258,19 +261,13 @@ def _passed_variables(program: ProgramCommand) -> tuple[str, ...]:
     return tuple(sorted({"PATH", *variables} - set(own_variables)))
 
 
-def _check_place(
-    request: ProgramRequest, program: ProgramCommand, workloads: Sequence[Workload], file: Path,
-    progress: ProgressCallback,
-) -> None:  # fmt: skip
+def _check_place(request: ProgramRequest, template: MatrixTemplate, file: Path, progress: ProgressCallback) -> None:
     """Check that a program can run in its place, and report what its container sees."""
-    place = request.place
-    draft = MatrixTemplate(
-        program.interpreter, workloads, False, usable_environments(False), modules=request.modules,
-        image=place.image, engine=place.engine, gpus=place.gpus,
-    )  # fmt: skip
-    check_place(parse(draft.text(), file), place, request.pass_env)
-    if place.image:
-        progress(f"mounted read-only at the same path: {', '.join(workloads[0].mounts) or 'nothing'}")
+    draft = replace(template, requirements=())  # their files may be in another folder than the matrix
+    check_place(parse(draft.text(), file), request.place, request.pass_env)
+    if request.place.image:
+        mounts = ", ".join(template.workloads[0].mounts)
+        progress(f"mounted read-only at the same path: {mounts or 'nothing'}")
 
 
 def _run_program(
@@ -287,59 +284,42 @@ def _run_program(
         for number in range(1, times + 1):
             counter_text = f" ({number} of {times})" if times > 1 else ""
             progress(f"trial run: your program runs once, to see its time and its output{counter_text}")
-            with ExitStack() as ending:
-
-                def begins() -> None:
-                    ending.callback(Heartbeat(progress, "the program runs").stop)
-
-                last_run = run_once(
-                    workload, image, _TRIAL_RUN_LIMIT_S, Path(logs) / f"{number}.log", progress, begins,
-                    place.engine, place.gpus,
-                )  # fmt: skip
+            log = Path(logs) / f"{number}.log"
+            last_run = run_once(workload, image, _TRIAL_RUN_LIMIT_S, log, progress, place.engine, place.gpus)
             show(last_run.output)
     return last_run
 
 
-def _make_starter(
-    interpreter: str,
-    workloads: Sequence[Workload],
+def _measured_template(
+    template: MatrixTemplate,
     first_run: TrialRunResult,
     request: ProgramRequest,
     conflicts: Mapping[str, str],
     progress: ProgressCallback,
 ) -> MatrixTemplate:
-    """Return the template of a program's matrix with all usable environments, and report what the run showed."""
-    torch = _runs_torch(first_run.record)
-    given_metric = workloads[0].metric
-    stated_metric = (given_metric, "from --metric-json; higher is better") if given_metric else None
-    metric, why = stated_metric or choose_metric(
-        request.metric_regex, request.metric_steps, first_run.output, first_run.wall_s, first_run.arrivals
-    )
-    usable = [name for name in usable_environments(torch) if name not in conflicts]
+    """Add to a template what a run of the program showed, with all usable environments, and report it."""
+    first_workload, evidence = template.workloads[0], first_run.record.evidence or Evidence()
+    if first_workload.metric:
+        metric, why = first_workload.metric, "from --metric-json; higher is better"
+    else:
+        metric, why = choose_metric(
+            request.metric_regex, request.metric_steps, first_run.output, first_run.wall_s, first_run.arrivals
+        )
     for text in f"it took {first_run.wall_s:.1f} s; metric: {why}".split("\n"):
         progress(text)
-    evidence = first_run.record.evidence or Evidence()
     notes = *describe_conflicts(conflicts), *notices.process_oddities(evidence)
-    for text in (*describe_shell_variables(workloads[0].pass_env), *notes):
+    for text in (*describe_shell_variables(first_workload.pass_env), *notes):
         progress(f"note: {text}")
-    for line in itertools.chain(
-        *(find(evidence) for find in (notices.missing_gpu, notices.work_elsewhere, notices.unverifiable_programs))
-    ):
-        progress(f"warning: {line}")
-    return MatrixTemplate(
-        interpreter,
-        workloads,
-        torch,
-        usable,
-        metric,
-        why.partition("\n")[0],
+    for find in (notices.missing_gpu, notices.work_elsewhere, notices.unverifiable_programs):
+        for line in find(evidence):
+            progress(f"warning: {line}")
+    return replace(
+        template,
+        environments=[name for name in usable_environments(template.torch) if name not in conflicts],
+        metric=metric,
+        why=why.partition("\n")[0],
         trial_limit_s=max(60.0, 10 * first_run.wall_s),
-        requirements=request.requirements,
-        modules=request.modules,
         on_gpu=_gpu_process_count(first_run.record),
-        image=request.place.image,
-        engine=request.place.engine,
-        gpus=request.place.gpus,
     )
 
 

@@ -1,4 +1,4 @@
-"""Environments to try for a program: those that differ on this machine, and that it does not override itself."""
+"""Environments to try for a program: those that differ here, that it does not override, and that fit into the time."""
 
 from __future__ import annotations
 
@@ -6,20 +6,27 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from envmatrix.api.program.budget import arm_time_s, fit_budget
 from envmatrix.evidence.evidence import OwnSetting
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.parse import parse
 from envmatrix.matrix.template import FOR_ANY, FOR_TORCH, MatrixTemplate
 from envmatrix.plan.environment import resolve_environment
+from envmatrix.report.formatting import format_count
 from envmatrix.system.host import this_host
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.experiment import none_available_error, snapshot_bench
-from envmatrix.trials.images import build_places, open_engines, prepare_images
+from envmatrix.trials.images import ImageBuilder, prepare_images
 from envmatrix.trials.overrides import Overrides
 from envmatrix.trials.program.settings import find_conflict
 from envmatrix.trials.program.trial_run import TrialRunResult
-from envmatrix.units import as_budget, is_too_long
+from envmatrix.units import as_budget, as_duration, is_too_long, parse_duration
+
+#: Without --budget: as many environments as get a verdict within these seconds of blocks, but at least the minimum. The
+#: rest of three minutes is for `pip install`, the trial run, the libraries and the table.
+_FIRST_ANSWER_S = 120.0
+_MIN_ENVIRONMENTS = 2
+_MIN_BLOCKS = 6
+_TIME_MARGIN = 1.15
 
 
 def usable_environments(torch: bool) -> list[str]:
@@ -81,18 +88,19 @@ def _find_available(
 
     Only the libraries of environments that are tried are fetched, and a missing one is not tried again.
     """
-    engines = open_engines([engine], build_places(Path(matrix.path), snapshot_bench()[1]))
+    builder = ImageBuilder.open([engine], (), Path(matrix.path), snapshot_bench()[1])
     environments = [resolve_environment(matrix, name, {}) for name in names]
     reasons: dict[str, str] = {}
     while True:
-        tried = {entry.name: entry for entry in [one for one in environments if one.name not in reasons][:count]}
+        tried = {entry.name: entry for entry in [known for known in environments if known.name not in reasons][:count]}
         libraries = {library.key: library for entry in tried.values() for library in entry.libraries}
-        images, unavailable = prepare_images(tried, engines, tuple(libraries.values()), progress)
+        with_libraries = replace(builder, libraries=tuple(libraries.values()))
+        images, unavailable = prepare_images(tried, {None: with_libraries}, progress)
         if not unavailable:
             return list(tried), reasons
         reasons |= {name: reason for (name, _), reason in unavailable.items()}
         missing = {key: reason for image in images.values() for key, reason in image.missing.items()}
-        lacking = [(one.name, key) for one in environments for key, _ in one.preload if key in missing]
+        lacking = [(entry.name, key) for entry in environments for key, _ in entry.preload if key in missing]
         reasons |= {name: f"library {key} is not available: {missing[key]}" for name, key in lacking}
 
 
@@ -110,3 +118,33 @@ def left_out_text(
     all_s = arm_time_s(first_run.wall_s * len(starter.workloads), overrides) * (len(usable) + 2)
     budget_note = "" if is_too_long(all_s) else f" (`--budget {as_budget(all_s)}` tests all)"
     return f"not tested yet: {', '.join(left_out)}{budget_note}"
+
+
+def time_text(budget_s: float, trial_s: float, arms: int, overrides: Overrides) -> str:
+    """Describe how much is run: the trials of a budget, or the blocks until the first table."""
+    blocks = overrides.min_blocks or _MIN_BLOCKS
+    if overrides.budget:
+        fit = format_count(int(budget_s / trial_s), "trial")
+        return f"budget {as_duration(budget_s)}: time for {fit} like the trial run; a verdict needs {blocks * arms}"
+    max_blocks = overrides.max_blocks or 0
+    if 0 < max_blocks < blocks:
+        return f"the table comes after {max_blocks} x {arms} trials: about {as_budget(trial_s * arms * max_blocks)}"
+    return f"{blocks} blocks of {arms} trials, or more; the first blocks will show how long that takes"
+
+
+def fit_budget(trial_s: float, environment_count: int, overrides: Overrides) -> tuple[int, float]:
+    """Return how many arms (with baseline and control) and seconds to plan, enough for a verdict on each."""
+    each_s = arm_time_s(trial_s, overrides)
+    given_s = parse_duration(overrides.budget) if overrides.budget else None
+    fit = int((given_s / each_s if given_s else _FIRST_ANSWER_S * _TIME_MARGIN / each_s) + 1e-6)
+    arms = (
+        environment_count + 2
+        if overrides.environments
+        else max(min(environment_count, _MIN_ENVIRONMENTS) + 2, min(environment_count + 2, fit))
+    )
+    return arms, given_s or min(_FIRST_ANSWER_S, max(60.0, each_s * arms))
+
+
+def arm_time_s(trial_s: float, overrides: Overrides) -> float:
+    """Return the seconds that an arm needs until a verdict is possible."""
+    return trial_s * (overrides.min_blocks or _MIN_BLOCKS) * _TIME_MARGIN

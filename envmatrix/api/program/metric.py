@@ -50,12 +50,10 @@ def choose_metric(
     if not step_pattern or not can_time_lines(step_pattern, output, arrivals):
         return source, why
     by_steps, timed = _step_rate_metric(step_pattern, output, "that count up")
-    instead = (
-        f"\n  to use {why.partition(';')[0]} instead: --metric-regex {shlex.quote(source.regex)}"
-        if source.regex
-        else ""
-    )
-    return by_steps, f"{timed}{instead}"
+    if not source.regex:
+        return by_steps, timed
+    option = f"--metric-regex {shlex.quote(source.regex)}"
+    return by_steps, f"{timed}\n  to use {why.partition(';')[0]} instead: {option}"
 
 
 def can_time_lines(pattern: str, output: str, arrivals: Arrivals) -> bool:
@@ -68,12 +66,8 @@ def can_time_lines(pattern: str, output: str, arrivals: Arrivals) -> bool:
         size += len(line.encode()) + 1
         if re.match(pattern, quantities().without_colours(line)):
             ends.append(size)
-    times = [
-        line_s
-        for end in ends
-        if (line_s := next((arrived_s for arrived_s, received_bytes in arrivals if received_bytes >= end), None))
-        is not None
-    ]
+    arrival_of_each = (next((at_s for at_s, received in arrivals if received >= end), None) for end in ends)
+    times = [at_s for at_s in arrival_of_each if at_s is not None]
     if not times or len(times) < len(ends) or times[-1] - times[0] < _SHORTEST_STEP_S * len(times):
         return False
     return max(times.count(line_s) for line_s in set(times)) <= max(3, _MAX_BURST_SHARE * len(times))
@@ -117,10 +111,8 @@ def _regex_metric(pattern: str, output: str) -> tuple[MetricSource, str]:
     better = "lower" if (unit and unit.kind == "time") or _is_time_field(field) else "higher"
     source = _make_source("--metric-regex", regex=pattern, better=better, unit=unit.text if unit else "")
     excerpt = _excerpt(line, field.start, field.unit_end if unit else field.end)
-    return (
-        source,
-        f"from --metric-regex: {field.value:g} {source.unit}".rstrip() + f"; {better} is better\n{excerpt}",
-    )
+    value = f"{field.value:g} {source.unit}".rstrip()
+    return source, f"from --metric-regex: {value}; {better} is better\n{excerpt}"
 
 
 def _is_time_field(field: NumberField) -> bool:
@@ -142,20 +134,18 @@ def _make_source(option: str, **source: str) -> MetricSource:
 
 def _detect_metric(output: str, wall_s: float | None) -> tuple[MetricSource, str]:
     numbers = throughput_candidates(output, wall_s)
-    if len(numbers) == 1 and numbers[0].regex:
-        number = numbers[0]
-        source = _make_source("--metric-regex", regex=number.regex, unit=number.unit, better=number.better)
-        note = f" ({number.note})" if number.note else ""
-        return source, f"{number.label}, {_value_text(number)}{note}; {number.better} is better\n{_marked_line(number)}"
     if not numbers and has_pytest_benchmark_table(output):
         return WALL_TIME, _PYTEST_BENCHMARK_NOTE
     if not numbers:
         return WALL_TIME, "wall time, because no number in the output looks like a speed (--metric-regex picks one)"
+    number = numbers[0]
+    marked_line = _excerpt(number.line, *number.span)
+    if len(numbers) == 1 and not number.regex:
+        return WALL_TIME, f"wall time, because no pattern matches only {number.label}\n{marked_line}"
     if len(numbers) == 1:
-        return (
-            WALL_TIME,
-            f"wall time, because no pattern matches only {numbers[0].label}\n{_marked_line(numbers[0])}",
-        )
+        source = _make_source("--metric-regex", regex=number.regex, unit=number.unit, better=number.better)
+        note = f" ({number.note})" if number.note else ""
+        return source, f"{number.label}, {_value_text(number)}{note}; {number.better} is better\n{marked_line}"
     return (
         WALL_TIME,
         f"wall time, because {len(numbers)} numbers look like a speed and differ. To compare one instead, add:\n"
@@ -169,17 +159,12 @@ def _candidate_lines(numbers: Sequence[Throughput]) -> str:
         note = f", {number.note}" if number.note else ""
         option = f"--metric-regex {shlex.quote(number.regex)}" if number.regex else "(no pattern matches only this one)"
         lines.append(f"  {option}  # {number.label}: {_value_text(number)}{note}")
-    return "\n".join(
-        [*lines, *([f"  ({len(numbers) - _MAX_CANDIDATES} more)"] if len(numbers) > _MAX_CANDIDATES else [])]
-    )
+    omitted = len(numbers) - _MAX_CANDIDATES
+    return "\n".join([*lines, *([f"  ({omitted} more)"] if omitted > 0 else [])])
 
 
 def _value_text(number: Throughput) -> str:
     return f"{number.value:g} {number.unit}".strip()
-
-
-def _marked_line(number: Throughput) -> str:
-    return _excerpt(number.line, *number.span)
 
 
 def _excerpt(line: str, start: int, end: int) -> str:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from envmatrix.api.runs import find_run_host
+from envmatrix.api.runs import place_run
 from envmatrix.engines.base import Engine
 from envmatrix.engines.catalog import AUTO, choose_engine, find_engine
 from envmatrix.engines.catalog import DEFAULT as DEFAULT_ENGINE
 from envmatrix.errors import EngineError, InputError
-from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, adapt_schedule
+from envmatrix.launchers.catalog import DEFAULT
 from envmatrix.matrix import Matrix
 from envmatrix.results.run import LauncherOptions
 from envmatrix.system.bench_options import hides_value
-from envmatrix.system.progress import ProgressCallback, silent
+from envmatrix.system.progress import ProgressCallback
+from envmatrix.trials.new_run import NewRun
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,11 @@ def check_place(matrix: Matrix, place: ProgramPlace, pass_env: Iterable[str]) ->
             f"--pass-env {secret}: it looks like a secret, and a job's files would show its value",
             remedy="let your program read it from a file that only you can read",
         )
-    design = adapt_schedule(LAUNCHERS.make(place.launcher), matrix.designs["default"], silent)
-    find_run_host(matrix, design, design.engines, place.launcher, place.launcher_options, silent)
+    new_run, design = (
+        NewRun(launcher=place.launcher, launcher_options=place.launcher_options),
+        matrix.designs["default"],
+    )
+    place_run(matrix, design, design.engines, new_run)
 
 
 def passable(names: Iterable[str], place: ProgramPlace) -> list[str]:

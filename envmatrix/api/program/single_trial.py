@@ -15,17 +15,17 @@ from envmatrix.errors import EnvmatrixError, SkipEnvironmentError
 from envmatrix.launchers.base import LimitsBlocks
 from envmatrix.launchers.catalog import LAUNCHERS, check_options, find_trial_host
 from envmatrix.matrix.model import Design, Workload
-from envmatrix.plan import Arm, Slot, arm_name
+from envmatrix.plan import Arm, Slot
 from envmatrix.results import Run, RunFolder, Trial
 from envmatrix.runner.loop import run as run_experiment
 from envmatrix.runner.running_estimate import RunningEstimate
-from envmatrix.system import project
 from envmatrix.system.host import Host, this_host
 from envmatrix.system.progress import ProgressCallback, silent
+from envmatrix.trials.data import data_folder
 from envmatrix.trials.environment_shell import Session
 from envmatrix.trials.experiment import Experiment, snapshot_bench
 from envmatrix.trials.failure_reason import split_program_log
-from envmatrix.trials.feasibility import arms_without_quota, arms_without_srun
+from envmatrix.trials.feasibility import arms_that_cannot_run
 from envmatrix.trials.program.mounts import folders_to_mount
 from envmatrix.version import __version__
 
@@ -131,11 +131,11 @@ def _design(engine: str, gpus: tuple[str, ...], limit_s: float) -> Design:
 
 def _workload(session: Session, command: tuple[str, ...], place: ProgramPlace, *, in_own_folder: bool) -> Workload:
     """Return the command as a workload, with the variables of the program that a run measured, if any."""
-    given, shares_files, folder = session.workload, session.engine.shares_files, Path.cwd()
+    program, shares_files, folder = session.workload, session.engine.shares_files, Path.cwd()
     body = {"name": _NAME, "metric": {"wall": True}, "files": ""}
-    if given:
-        names = tuple(passable(given.pass_env, place))
-        body |= {"env": given.env, "pass_env": names, "home": given.home if shares_files else "trial"}
+    if program:
+        names = tuple(passable(program.pass_env, place))
+        body |= {"env": program.env, "pass_env": names, "home": program.home if shares_files else "trial"}
     if not command:
         return Workload.model_validate({**body, "command": ("python", "-c", _imports(session))})
     if in_own_folder and shares_files:
@@ -157,21 +157,15 @@ def _experiment(
 ) -> Experiment:
     """Return the experiment of one trial of the session's environment, with its folder."""
     environment, engine = session.environment, session.engine
-    arm = Arm(
-        arm_name(environment.name, _NAME, engine.name), environment.name, environment.name, _NAME, engine.name, None
-    )
-    by_name = {environment.name: environment}
+    arm = Arm.of(environment.name, environment.name, _NAME, engine.name, None)
+    by_name, prepared = {environment.name: environment}, {(environment.image_key, engine.name): session.prepared}
     run = Run(
         name=_NAME, created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         design=_design(engine.name, place.gpus, limit_s), arms=(arm,), matrix_digest="", host=host,
         bench_digest=snapshot_bench()[0], versions={"envmatrix": __version__}, environments=by_name,
         workloads={_NAME: workload}, launcher=place.launcher, launcher_options=dict(place.launcher_options),
-        skipped={
-            **arms_without_quota((arm,), by_name, place.launcher),
-            **arms_without_srun((arm,), by_name, place.launcher),
-        },
+        skipped=arms_that_cannot_run((arm,), by_name, {_NAME: workload}, prepared, place.launcher),
     )  # fmt: skip
     folder = RunFolder(path)
     folder.create(run, "", host_names=True)
-    prepared = {(environment.image_key, engine.name): session.prepared}
-    return Experiment(run, folder, {engine.name: engine}, prepared, session.bench, project.cache_folder() / "data")
+    return Experiment(run, folder, {engine.name: engine}, prepared, session.bench, data_folder())

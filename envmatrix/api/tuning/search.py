@@ -15,15 +15,12 @@ from envmatrix.api.places import Names, PathLike, load_matrix, matrix_of_run, pa
 from envmatrix.api.program.bench import cleanup_on_failure, make_matrix
 from envmatrix.api.program.place import make_place
 from envmatrix.api.program.request import ProgramRequest as AskedProgram
-from envmatrix.api.runs import find_run_host
-from envmatrix.api.tuning.request import SearchRequest
-from envmatrix.api.tuning.space import make_default_space
+from envmatrix.api.runs import place_run
+from envmatrix.api.tuning.space import SearchRequest, make_default_space
 from envmatrix.block import interrupts
 from envmatrix.errors import ExitCode, InputError, StoppedRunError, StoreError, Where
-from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, adapt_schedule
+from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS
 from envmatrix.matrix import Design, Matrix
-from envmatrix.matrix.model import NAME
-from envmatrix.plan.export_lines import export_lines
 from envmatrix.results.run import LauncherOptions
 from envmatrix.runner.loop import RunEnding
 from envmatrix.search.answer import TuneAnswer, make_answer
@@ -41,10 +38,11 @@ from envmatrix.system.bench_options import node_count
 from envmatrix.system.printable import html_lines
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.system.write_retry import retry_writes
-from envmatrix.trials.experiment import Experiment, find_design, reopen_experiment
+from envmatrix.trials.experiment import find_design, reopen_experiment
+from envmatrix.trials.new_run import NewRun, check_run_name
 from envmatrix.trials.overrides import Overrides, select_engines
 from envmatrix.trials.program.hooks import setup_and_cleanup
-from envmatrix.trials.trial import preload_paths
+from envmatrix.trials.trial import measured_export_lines
 from envmatrix.units import parse_duration
 from envmatrix.version import __version__
 
@@ -245,13 +243,11 @@ def _place_search(
     matrix: Matrix, design: Design, launcher: str, launcher_options: LauncherOptions, progress: ProgressCallback
 ) -> tuple[Design, Place]:
     """Return the design adapted to the launcher, and where it runs. Raises InputError if that is impossible."""
-    kind = LAUNCHERS.make(launcher)
-    design = adapt_schedule(kind, design, progress)
-    host = find_run_host(matrix, design, design.engines, launcher, launcher_options, progress)
+    new_run = NewRun(launcher=launcher, launcher_options=launcher_options, progress=progress)
+    design, host = place_run(matrix, design, design.engines, new_run)
     span = node_count(matrix.workloads[design.workloads[0]].options)
-    return design, Place(
-        launcher=launcher, options=launcher_options, width=kind.width(design, launcher_options, span), host=host
-    )
+    width = LAUNCHERS.make(launcher).width(design, launcher_options, span)
+    return design, Place(launcher=launcher, options=launcher_options, width=width, host=host)
 
 
 def resume_study(
@@ -299,10 +295,9 @@ def finish_search(tuning: RunningSearch, watch: Watch, *, is_set_up: bool = Fals
     result = TuneResult(tuning.folder.path, interrupted=ending is not None)
     if steps := tuning.folder.steps():
         if result.settings:
-            write_whole(
-                result.folder / _RECIPE_FILE,
-                _recipe_lines(reopen_experiment(steps[-1], Path(tuning.matrix.path), silent)) + "\n",
-            )
+            experiment = reopen_experiment(steps[-1], Path(tuning.matrix.path), silent)
+            lines = measured_export_lines(experiment, experiment.plan.arms[-1])
+            write_whole(result.folder / _RECIPE_FILE, lines + "\n")
         else:  # the recommendation of a shorter budget no longer applies
             (result.folder / _RECIPE_FILE).unlink(missing_ok=True)
         result.write()
@@ -320,13 +315,6 @@ def _search_until_end(tuning: RunningSearch, watch: Watch) -> RunEnding | None:
         return RunEnding("interrupted", interrupted=True)
 
 
-def _recipe_lines(experiment: Experiment) -> str:
-    arm = experiment.plan.arms[-1]
-    environment = experiment.run.environments[arm.runs]
-    prepared = experiment.prepared[environment.image_key, arm.engine]
-    return export_lines(environment, preload_paths(prepared, environment), "sh")
-
-
 def _create_study(
     matrix: Matrix, design: Design, levels: Mapping[str, tuple[str, ...]], environment_names: Sequence[str],
     search_request: SearchRequest, default_name: str, progress: ProgressCallback, *, trial_s: float | None = None,
@@ -335,15 +323,11 @@ def _create_study(
     name = search_request.name or default_name
     if search_request.sampler:
         check_sampler(search_request.sampler)
-    if not NAME.match(name):
-        raise InputError(f"--name: {name!r} is not a valid name", remedy="use letters, digits, '.', '_', '+' and '-'")
+    check_run_name(name)
     folder = StudyFolder(Path(search_request.results) / name)
     if folder.path.exists() and not folder.is_unused:
-        raise InputError(
-            "it already exists",
-            where=Where(folder.path),
-            remedy="pass another --name, or continue it: `envmatrix resume`",
-        )
+        remedy = "pass another --name, or continue it: `envmatrix resume`"
+        raise InputError("it already exists", where=Where(folder.path), remedy=remedy)
     factors = select_factors(levels, search_request.factors)
     known = order_search(
         search_request.atlas, matrix, design.baseline, design.workloads, factors, progress,
@@ -365,11 +349,8 @@ def _create_study(
     )
     search = make_search(matrix, study)
     default_s = max(_DEFAULT_BUDGET_S, minimum_time_s(search, trial_s or 0.0))
-    given_s = (
-        default_s
-        if search_request.budget is None
-        else parse_fraction("--budget", search_request.budget, parse_duration)
-    )
+    budget = search_request.budget
+    given_s = default_s if budget is None else parse_fraction("--budget", budget, parse_duration)
     if trial_s is not None:
         check_budget(search, given_s, trial_s)
     study = study.model_copy(update={"budget": given_s})

@@ -1,9 +1,13 @@
-"""The default search space of a user's program: factors that can affect it."""
+"""What is searched: the arguments of ``envmatrix tune``, and the factors that can affect a user's program."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from envmatrix.api.known_order import OrderAtlas
+from envmatrix.api.places import PathLike
 from envmatrix.api.program.bench import GeneratedMatrix
 from envmatrix.evidence.checks import parse_claims
 from envmatrix.matrix import Matrix
@@ -13,6 +17,18 @@ from envmatrix.trials.program.settings import find_conflict
 #: Factors for a program on a GPU: GPU memory, loading of modules, communication, and the host's memory and threads.
 #: With OpenMP runtimes, affinities and wait policies there would be too many combinations to search.
 _GPU_FACTORS = ("malloc", "hugepages", "threads", "cuda-allocator", "cuda-loading", "nccl")
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """What is searched, for how long, and where it is stored; ``atlas`` gives the order of candidates."""
+
+    budget: float | str | None = None
+    factors: Sequence[str] | None = None
+    name: str | None = None
+    results: PathLike = "results"
+    sampler: str = ""
+    atlas: OrderAtlas | None = None
 
 
 def make_default_space(generated: GeneratedMatrix, file: Path) -> tuple[Matrix, dict[str, tuple[str, ...]]]:

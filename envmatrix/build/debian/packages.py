@@ -6,17 +6,17 @@ import platform
 import re
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from envmatrix.build.cache import Cache, disk_full_error, file_digest, is_disk_full
+from envmatrix.build.cache import Cache, file_digest, tool_error
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.unpack import unpack_tar
-from envmatrix.errors import EngineError, EnvmatrixError, Where
+from envmatrix.errors import EngineError, Where
 from envmatrix.system.architectures import package_name, this_architecture
-from envmatrix.system.process import Finished, Order, run, run_logged
+from envmatrix.system.process import Order, run, run_logged
 
 _APT_S = 300.0
 _DOWNLOAD_S = 3600.0
@@ -56,11 +56,6 @@ def parse_pins(text: str) -> list[PinnedPackage]:
     return pins
 
 
-def download_argv(options: Sequence[str], packages: Sequence[str]) -> list[str]:
-    """Return the command that downloads packages ('name=version') to the working folder."""
-    return ["apt-get", *options, "--quiet=2", "download", "--", *packages]
-
-
 @dataclass(frozen=True)
 class Apt:
     """apt-get for an ordinary user: uses the machine's package lists, or its own if those are empty or old.
@@ -80,10 +75,8 @@ class Apt:
 
     def options(self) -> list[str]:
         """Return the options of every apt command."""
-        base = [*APT_OPTIONS]
-        if self.sources or self.architecture or (self._own_lists / "complete").exists():
-            return [*base, *self._own_options()]
-        return base
+        uses_own_lists = self.sources or self.architecture or (self._own_lists / "complete").exists()
+        return [*APT_OPTIONS, *(self._own_options() if uses_own_lists else [])]
 
     def _own_options(self) -> list[str]:
         folder = self._own_lists
@@ -92,46 +85,47 @@ class Apt:
             name = package_name(self.architecture)
             list_options += ["-o", f"APT::Architecture={name}", "-o", f"APT::Architectures={name}"]
             list_options += ["-o", f"Dir::State::status={folder}/status"]
-        if not self.sources:
-            return list_options
-        return [*list_options, "-o", "Dir::Etc::SourceList=/dev/null", "-o", f"Dir::Etc::SourceParts={folder}/parts"]
+        if self.sources:
+            list_options += ["-o", "Dir::Etc::SourceList=/dev/null", "-o", f"Dir::Etc::SourceParts={folder}/parts"]
+        return list_options
 
     def update(self) -> None:
         """Update the cache's own package lists, at most once in ``_ASK_AGAIN_S`` seconds."""
-        (self._own_lists / "lists" / "partial").mkdir(parents=True, exist_ok=True)
-        (self._own_lists / "cache" / "archives" / "partial").mkdir(parents=True, exist_ok=True)
+        folder = self._own_lists
+        (folder / "lists" / "partial").mkdir(parents=True, exist_ok=True)
+        (folder / "cache" / "archives" / "partial").mkdir(parents=True, exist_ok=True)
         if self.sources:
-            (self._own_lists / "parts").mkdir(exist_ok=True)
-            (self._own_lists / "parts" / "suite.sources").write_text(self.sources, encoding="utf-8")
+            (folder / "parts").mkdir(exist_ok=True)
+            (folder / "parts" / "suite.sources").write_text(self.sources, encoding="utf-8")
         if self.architecture:
-            (self._own_lists / "status").touch()
-        attempt_marker = self._own_lists / "tried"
+            (folder / "status").touch()
+        attempt_marker = folder / "tried"
         if attempt_marker.exists() and time.time() - attempt_marker.stat().st_mtime < _ASK_AGAIN_S:
             return
         result = run(["apt-get", *APT_OPTIONS, *self._own_options(), "--quiet=2", "update"], limit_s=_APT_S)
         attempt_marker.touch()
         if result.exit.ok:
-            (self._own_lists / "complete").touch()
+            (folder / "complete").touch()
 
     def find(self, alternatives: str) -> PinnedPackage:
         """Return the first package of 'a | b' that exists. Raises EngineError if there is none."""
         names = [name.strip() for name in alternatives.split("|")]
-        for attempt in range(2):
-            for name in names:
-                pin = self._candidate(name) if _PACKAGE.match(name) else None
-                if pin:
-                    return pin
-            if attempt == 0:
-                with self.cache.exclusive_lock("apt"):
-                    self.update()
+        for _ in self._before_and_after_update():
+            for name in filter(_PACKAGE.match, names):
+                result = run(print_uris_argv(self.options(), name), limit_s=_APT_S)
+                if result.exit.ok and (pins := parse_pins(result.stdout)):
+                    return pins[0]
         raise EngineError(
             f"no package {alternatives} in "
             f"{self.lists or distribution_name() or 'any distribution (apt is not installed)'}"
         )
 
-    def _candidate(self, package: str) -> PinnedPackage | None:
-        result = run(print_uris_argv(self.options(), package), limit_s=_APT_S)
-        return next(iter(parse_pins(result.stdout)), None) if result.exit.ok else None
+    def _before_and_after_update(self) -> Iterator[None]:
+        """Yield, update the package lists, and yield again."""
+        yield
+        with self.cache.exclusive_lock("apt"):
+            self.update()
+        yield
 
     def download(self, pins: Sequence[PinnedPackage], folder: Path) -> list[Path]:
         """Download exactly these versions to ``folder``; return the files in the order of ``pins``.
@@ -139,15 +133,15 @@ class Apt:
         Raises EngineError if a version is no longer available.
         """
         package_versions = [f"{pin.name}={pin.version}" for pin in pins]
-        for attempt in range(2):
-            result = run(download_argv(self.options(), package_versions), limit_s=_DOWNLOAD_S, cwd=folder)
+        for _ in self._before_and_after_update():
+            argv = ["apt-get", *self.options(), "--quiet=2", "download", "--", *package_versions]
+            result = run(argv, limit_s=_DOWNLOAD_S, cwd=folder)
             files = {file_digest(file): file for file in folder.glob("*.deb")}
             if result.exit.ok and len(files) == len({pin.sha256 for pin in pins}):
                 return _files_in_order(pins, files)
-            if attempt == 0:
-                with self.cache.exclusive_lock("apt"):
-                    self.update()
-        raise _download_error(package_versions, result, folder)
+        message = f"apt could not download {', '.join(package_versions[:4])}: {result.last_words(1)}"
+        remedy = "check the network and /etc/apt/sources.list; if a version no longer exists, run `envmatrix lock`"
+        raise tool_error(result.stderr, folder, message, remedy)
 
 
 def _files_in_order(pins: Sequence[PinnedPackage], files: dict[str, Path]) -> list[Path]:
@@ -157,15 +151,6 @@ def _files_in_order(pins: Sequence[PinnedPackage], files: dict[str, Path]) -> li
         same_name = [file for file in files.values() if file.name.startswith(f"{pin.name}_")]
         ordered.append(files.get(pin.sha256) or (same_name[0] if same_name else next(iter(files.values()))))
     return ordered
-
-
-def _download_error(package_versions: Sequence[str], result: Finished, folder: Path) -> EnvmatrixError:
-    if is_disk_full(result.stderr):
-        return disk_full_error(folder)
-    return EngineError(
-        f"apt could not download {', '.join(package_versions[:4])}: {result.last_words(1)}",
-        remedy="check the network and /etc/apt/sources.list; if a version no longer exists, run `envmatrix lock`",
-    )
 
 
 def unpack_deb(deb: Path, folder: Path, scratch: Path) -> list[str]:

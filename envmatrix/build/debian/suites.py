@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envmatrix.build.cache import Cache, disk_errors, disk_full_error, file_digest, is_disk_full, json_digest
+from envmatrix.build.cache import Cache, disk_errors, file_digest, json_digest, tool_error
 from envmatrix.build.debian.packages import Apt, parse_pins
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.errors import EngineError, InputError, Where
@@ -104,12 +104,12 @@ class Suite:
                 )
             progress(f"building a {self.name} base image with mmdebstrap")
             program, *arguments = bootstrap_argv(self.name, place / "base.tar", mirror)
-            done = run(
+            result = run(
                 [program, *host_apt_options(), *arguments],
                 limit_s=_BOOTSTRAP_S,
                 env={**os.environ, "SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH, "LC_ALL": "C.UTF-8"},
             )
-            _check_finished(done, f"mmdebstrap could not build a {self.name} base image", place)
+            _check_finished(result, f"mmdebstrap could not build a {self.name} base image", place)
 
         self.cache.folder(folder, build)
         return folder / "base.tar"
@@ -158,25 +158,17 @@ def host_apt_options() -> list[str]:
 def _check_finished(result: Finished, task: str, place: Path) -> None:
     if result.exit.ok:
         return
-    if is_disk_full(result.stderr + result.stdout):
-        raise disk_full_error(place)
     error_lines = [line for line in result.stderr.splitlines() if line.startswith("E:")]
-    raise EngineError(
-        f"{task}: {'; '.join(error_lines[:3]) or result.last_words(2)}",
-        remedy="check the package names in matrix.yaml, the suite, and that Debian's mirror is reachable and "
-        "up to date",
-    )
+    message = f"{task}: {'; '.join(error_lines[:3]) or result.last_words(2)}"
+    remedy = "check the package names in matrix.yaml, the suite, and that Debian's mirror is reachable and up to date"
+    raise tool_error(result.stderr + result.stdout, place, message, remedy)
 
 
 def dpkg_status(tar: Path) -> str:
     """Return the dpkg status file of a base's tar."""
     with disk_errors(tar), tarfile.open(tar) as archive:
-        for name in ("./var/lib/dpkg/status", "var/lib/dpkg/status"):
-            try:
-                file = archive.extractfile(name)
-            except KeyError:
-                continue
-            if file:
+        for member in archive:
+            if member.name.removeprefix("./") == "var/lib/dpkg/status" and (file := archive.extractfile(member)):
                 return file.read().decode()
     raise EngineError(
         "this base image has no dpkg status file", where=Where(tar), remedy="use a Debian image as `base:`"

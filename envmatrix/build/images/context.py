@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from envmatrix.build.cache import disk_errors, json_digest
 from envmatrix.build.debian.suites import PYTHONS, Suite, base_digest, dpkg_status, suite_for_python
 from envmatrix.build.images.archive import write_folders_tar
-from envmatrix.build.images.definitions import LIBRARIES, Recipe, make_recipe, python_inside, recipe_digest
-from envmatrix.build.images.labels import build_arguments
-from envmatrix.build.libraries import LibraryBuilder, LibraryFolders, fetch_packages, sections_digest
+from envmatrix.build.images.definitions import LIBRARIES, VENV, recipe_digest
+from envmatrix.build.libraries import LibraryBuilder, LibraryFolders, fetch_packages
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.locks import Locks
 from envmatrix.build.paths import BuildPaths
 from envmatrix.build.python.interpreters import python_for_wheels
-from envmatrix.build.python.source_builds import EnvironmentWheels, check_glibc, fetch_wheels
-from envmatrix.build.python.wheelhouse import link_or_copy
+from envmatrix.build.python.source_builds import check_glibc, fetch_wheels
+from envmatrix.build.python.wheelhouse import EnvironmentWheels, link_or_copy
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.plan.environment import Image, Library
 from envmatrix.system import bench_options
 from envmatrix.system.progress import ProgressCallback
+from envmatrix.version import __version__
 
 _REQUIRED_PACKAGES = ("python3", "numactl")
 
@@ -46,25 +46,22 @@ class BuildInputs:
     base: BaseImage
     debs: tuple[PinnedPackage, ...]
     deb_files: tuple[Path, ...]
-    wheels: tuple[PinnedPackage, ...]
-    wheel_files: tuple[Path, ...]
+    wheels: EnvironmentWheels
     folders: LibraryFolders
-    lock: str = ""
-    lock_digest: str = ""
-    facts: dict[str, str] = field(default_factory=dict)
-    built: Mapping[str, str] = field(default_factory=dict)
+    lock: str
+    lock_digest: str
 
     @property
     def key(self) -> str:
         """Digest of all inputs except bench/, which is mounted during a benchmark."""
-        pins = [pin.sha256 for pin in (*self.debs, *self.wheels)]
+        pins = [pin.sha256 for pin in (*self.debs, *self.wheels.pins)]
         recipe = recipe_digest(bool(self.image.requirements))
-        return json_digest(self.base.digest, pins, self.facts.get("libraries"), recipe)[:24]
+        return json_digest(self.base.digest, pins, json_digest(dict(self.folders.facts)), recipe)[:24]
 
     @property
     def python(self) -> str:
         """Path of the Python inside the image."""
-        return python_inside(bool(self.image.requirements))
+        return f"{VENV}/bin/python3" if self.image.requirements else "/usr/bin/python3"
 
     def libraries(self) -> dict[str, str]:
         """Return library key -> folder inside the image."""
@@ -72,11 +69,8 @@ class BuildInputs:
 
     def build_arguments(self, bench: str) -> dict[str, str]:
         """Return the build arguments for the labels of the image."""
-        return build_arguments(self.base.reference, self.base.digest, self.lock_digest, bench)
-
-    def recipe(self, stage: str = "build") -> Recipe:
-        """Return the recipe for the text of the definition."""
-        return make_recipe(self.image, self.base.reference, stage)
+        base = {"BASE_NAME": self.base.reference, "BASE_DIGEST": self.base.digest}
+        return {"VERSION": __version__, **base, "LOCK": self.lock_digest, "BENCH": bench}
 
 
 def container_suite(image: Image) -> str:
@@ -97,45 +91,36 @@ def gather_build_inputs(
     places: BuildPaths, image: Image, libraries: Sequence[Library], base: BaseImage, progress: ProgressCallback
 ) -> BuildInputs:
     """Lock, fetch and verify all inputs of ``image`` on ``base``."""
-    locks = Locks(places.locks, places.cache)
+    locks = Locks(places.locks, places.cache, progress)
     suite = Suite(base.suite, places.cache)
     python = python_for_wheels(places.cache, PYTHONS.get(base.suite, PYTHONS["bookworm"]))
     packages = system_packages(image, suite)
     lock, system = locks.system_lock(
-        suite.distribution, packages, base.choice, progress, lambda: suite.closure(packages, base.status)
+        suite.distribution, packages, base.choice, lambda: suite.closure(packages, base.status)
     )
     deb_files = fetch_packages(places.cache, suite.apt, system.packages, lock, progress)
-    wheels = EnvironmentWheels((), ())
-    lock_name, lock_digest = lock.name, f"sha256:{sections_digest([system])}"
+    wheels, section = EnvironmentWheels((), ()), system
     if image.requirements:
-        path, section = locks.image_lock(image, python, progress)
+        lock, section = locks.image_lock(image, python)
         check_glibc(image, base.suite)
-        wheels = fetch_wheels(places.cache, image, (path, section), python, progress)
-        lock_name, lock_digest = path.name, f"sha256:{sections_digest([section])}"
-    folders = LibraryBuilder(places.cache, locks, python, progress, suite.apt).build(libraries, image)
+        wheels = fetch_wheels(places.cache, image, (lock, section), python, progress)
+    folders = LibraryBuilder(locks, python, suite.apt).build(libraries, image)
     return BuildInputs(
         image,
         base,
         system.packages,
         tuple(deb_files),
-        wheels.pins,
-        wheels.files,
+        wheels,
         folders,
-        lock_name,
-        lock_digest,
-        {"libraries": json_digest(dict(folders.facts))},
-        wheels.facts,
+        lock.name,
+        section.digest,
     )
 
 
 def system_packages(image: Image, suite: Suite) -> tuple[str, ...]:
-    """Return the Debian packages that an image adds to its base."""
-    return (*_REQUIRED_PACKAGES, *(["python3-venv"] if image.requirements else []), *_named_packages(image, suite))
-
-
-def _named_packages(image: Image, suite: Suite) -> list[str]:
-    """Return the image's own Debian packages; of alternatives, the first that the suite has."""
-    return [suite.apt.find(alternatives).name if "|" in alternatives else alternatives for alternatives in image.apt]
+    """Return the Debian packages that an image adds to its base; of alternatives, the first that the suite has."""
+    own = [suite.apt.find(alternatives).name if "|" in alternatives else alternatives for alternatives in image.apt]
+    return (*_REQUIRED_PACKAGES, *(["python3-venv"] if image.requirements else []), *own)
 
 
 def write_context(ingredients: BuildInputs, bench: Path, folder: Path) -> None:
@@ -145,9 +130,9 @@ def write_context(ingredients: BuildInputs, bench: Path, folder: Path) -> None:
             (folder / name).mkdir(parents=True, exist_ok=True)
         for file in ingredients.deb_files:
             link_or_copy(file, folder / "debs" / file.name)
-        for file in ingredients.wheel_files:
+        for file in ingredients.wheels.files:
             link_or_copy(file, folder / "wheels" / file.name)
-        requirements = "".join(pin.text() for pin in ingredients.wheels)
+        requirements = "".join(pin.text() for pin in ingredients.wheels.pins)
         (folder / "wheels" / "requirements.txt").write_text(requirements, encoding="utf-8")
         write_folders_tar(ingredients.folders.folders, folder / "lib.tar")
         shutil.copytree(
@@ -163,8 +148,8 @@ def context_facts(ingredients: BuildInputs) -> dict[str, str]:
         "base_choice": ingredients.base.choice,
         "lock": ingredients.lock,
         "lock_digest": ingredients.lock_digest,
-        **{f"package {pin.name}": pin.version for pin in ingredients.wheels},
-        **ingredients.built,
+        **{f"package {pin.name}": pin.version for pin in ingredients.wheels.pins},
+        **ingredients.wheels.facts,
         **{f"system {pin.name}": pin.version for pin in ingredients.debs},
         **dict(ingredients.folders.facts),
     }

@@ -6,31 +6,33 @@ Both are built without network from one folder (the *context*), filled on the ho
 * lib.tar: shared libraries, each in a folder named by its key (a tar, because Apptainer would copy links' targets)
 * bench/: the benchmark
 * base.tar: (Apptainer only) the base as a Docker archive
+
+The steps of a build (templates/steps.sh.j2) contain no user input, and the same context gives the same files on any
+machine, at any time. So modes do not depend on the umask, and files written by the build get one time, because layer
+digests include times. Bytecode contains no times, and is not checked against its sources, which nobody edits.
+Machine-specific caches are removed. /opt/envmatrix/etc has copies of files that the build's own engine mounts, which
+the build cannot write in place.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
 
 from envmatrix.build.debian.suites import SOURCE_DATE_EPOCH
-from envmatrix.build.images.labels import (
-    OF_BUILD,
-    OF_PUBLISHER,
-    base_digest_in,
-    derived_image_labels,
-    fixed_labels,
-    image_title,
-    named_labels,
-)
+from envmatrix.build.images.labels import OF_BUILD, OF_PUBLISHER, derived_image_labels, image_labels
 from envmatrix.errors import InputError
 from envmatrix.matrix.templates import is_open
 from envmatrix.plan.environment import Environment, Image
 from envmatrix.plan.export_lines import dockerfile_quote
 from envmatrix.system import bench_options
 from envmatrix.version import __version__
+
+if TYPE_CHECKING:
+    from jinja2 import Environment as Templates
 
 VENV = "/opt/envmatrix/venv"
 LIBRARIES = "/opt/envmatrix/lib"
@@ -49,36 +51,10 @@ COMMON: Mapping[str, str] = {
     "PYTHONDONTWRITEBYTECODE": "1",
     "PYTHONHASHSEED": "0",
 }
-_CONTEXT = "/opt/context"
-#: Copies of files that the build's own engine mounts, so the build cannot write them in place.
-_ETC = "/opt/envmatrix/etc"
 #: The image starts in the caller's folder: a bench/ there must not replace the image's own.
 COMMAND = ("env", "PYTHONSAFEPATH=1", "python3", "-m", "bench")
 #: Label of intermediate images; its value names the final image.
 STAGE_LABEL = "org.envmatrix.stage"
-#: Files newer than this marker were written by the build.
-_START_MARKER = f"{_CONTEXT}/started"
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """The inputs of an image's definition. ``stage`` names the intermediate images of its build."""
-
-    image: str
-    base: str
-    wheels: bool
-    stage: str = "build"
-    version: str = __version__
-
-
-def make_recipe(image: Image, base: str, stage: str = "build") -> Recipe:
-    """Return the recipe for an image on a base."""
-    return Recipe(image.name, base, bool(image.requirements), stage)
-
-
-def python_inside(wheels: bool) -> str:
-    """Return the path of the Python with torch inside an image."""
-    return f"{VENV}/bin/python3" if wheels else "/usr/bin/python3"
 
 
 def docker_quote(value: str) -> str:
@@ -113,19 +89,16 @@ def refuse_control(value: str) -> None:
         )
 
 
-def environment_variables(environment: Environment, libraries: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a named image beyond COMMON; ``libraries`` maps keys to folders inside.
+def environment_variables(environment: Environment) -> dict[str, str]:
+    """Return the variables of a named image beyond COMMON.
 
     Values that depend on the machine ({physical_cores}) and are not filled in are left out.
     """
     set_variables = {name: value for name, value in environment.variables.items() if value is not None}
     fixed = {name: value for name, value in set_variables.items() if not is_open(value)}
-    paths = [f"{libraries[key]}/{file}" if key else file for key, file in environment.preload]
-    return {
-        **fixed,
-        **({"LD_PRELOAD": ":".join(paths)} if paths else {}),
-        **bench_options.variables_to_show(set_variables),
-    }
+    paths = [f"{LIBRARIES}/{key}/{file}" if key else file for key, file in environment.preload]
+    preload = {"LD_PRELOAD": ":".join(paths)} if paths else {}
+    return {**fixed, **preload, **bench_options.variables_to_show(set_variables)}
 
 
 def unfilled_variables(environment: Environment) -> dict[str, str]:
@@ -134,220 +107,107 @@ def unfilled_variables(environment: Environment) -> dict[str, str]:
     return {name: value for name, value in written_variables if value is not None and is_open(value)}
 
 
-def library_folders(environment: Environment) -> dict[str, str]:
-    """Return library key -> folder inside the image for the libraries that an environment preloads."""
-    return {key: f"{LIBRARIES}/{key}" for key, _ in environment.preload if key}
+@dataclass(frozen=True)
+class DefinitionFormat:
+    """How one kind of build file is written: its template, its quoting, and its notation for a build argument."""
+
+    template: str
+    quote: Callable[[str], str]
+    label: Callable[[str, str], str]
+    argument: str
 
 
-def dockerfile(recipe: Recipe, environment: Environment | None = None) -> str:
-    """Return the Dockerfile of an image or a named environment (for BuildKit, the classic builder and Podman).
+def _apptainer_label(name: str, value: str) -> str:
+    refuse_control(value)
+    return f"{name} {value.replace('{{', '{ {')}"
 
-    Labels come last, so that intermediate images do not carry them.
+
+#: Dockerfiles work with BuildKit, the classic builder and Podman.
+DOCKER = DefinitionFormat(
+    "Dockerfile.j2", docker_quote, lambda name, value: f"{name}={docker_quote(value)}", '{}="${{{}}}"'
+)
+APPTAINER = DefinitionFormat("apptainer.def.j2", shell_quote, _apptainer_label, "{} {{{{ {} }}}}")
+
+
+def image_definition(
+    form: DefinitionFormat,
+    image: Image,
+    base: str,
+    environment: Environment | None = None,
+    *,
+    stage: str = "build",
+    by_hand: bool = False,
+) -> str:
+    """Return the definition of an image, or of a named environment on it, built from a context.
+
+    ``stage`` is the label of Docker's intermediate images. ``by_hand``: it starts with comments on how to build it, as
+    committed in containers/.
     """
-    refuse_control(recipe.base)
-    arguments, labels = _build_arguments(recipe, environment), _labels(recipe, environment)
-    steps = [
-        *(f"ARG {name}={docker_quote(value)}" for name, value in arguments.items()),
-        "ARG BASE=${BASE_NAME}",
-        "FROM ${BASE} AS build",
-        f"LABEL {STAGE_LABEL}={docker_quote(recipe.stage)}",
-        "COPY . /opt/context/",
-        "RUN " + " \\\n && ".join([f"touch {_START_MARKER}", *build_steps(recipe.wheels, _CONTEXT), *_set_same_time()]),
-        "",
-        "FROM scratch",
-        "COPY --from=build / /",
-        f"COPY --from=build {_ETC}/ /etc/",
-        *(f"ENV {name}={docker_quote(value)}" for name, value in COMMON.items()),
-        *(_docker_variables(environment) if environment else ()),
-        "WORKDIR /work",
-        f"USER {USER}:{USER}",
-        f"ENTRYPOINT {json.dumps(list(COMMAND))}",
-        *(f"ARG {name}" for name in arguments),
-        _docker_labels({name: docker_quote(value) for name, value in labels.items()}, _label_arguments(environment)),
-    ]
-    return "\n".join(steps) + "\n"
+    refuse_control(base)
+    label_arguments = {**OF_BUILD, **(OF_PUBLISHER if environment else {})}
+    defaults = {"VERSION": __version__, "BASE_NAME": base, "BASE_DIGEST": base.partition("@")[2]}
+    values = {
+        "parent": "",
+        "base": base,
+        "arguments": {name: defaults.get(name, "") for name in label_arguments.values()},
+        "steps": _templates().get_template("steps.sh.j2").render(wheels=bool(image.requirements)).splitlines(),
+        "stage": stage,
+        "by_hand": by_hand,
+    }
+    return _render(form, environment, image_labels(image.name, environment), label_arguments, COMMON, values)
 
 
-def _label_arguments(environment: Environment | None) -> dict[str, str]:
-    """Return label -> the build argument with its value."""
-    return {**OF_BUILD, **(OF_PUBLISHER if environment else {})}
+def named_definition(
+    form: DefinitionFormat, environment: Environment, parent: str, publisher: Mapping[str, str]
+) -> str:
+    """Return the definition of a named environment on its image; it adds metadata but no files."""
+    refuse_control(parent)
+    return _render(form, environment, derived_image_labels(environment, publisher), {}, {}, {"parent": parent})
 
 
-def _build_arguments(recipe: Recipe, environment: Environment | None) -> dict[str, str]:
-    """Return the build arguments with their default values."""
-    base_arguments = {"VERSION": recipe.version, "BASE_NAME": recipe.base, "BASE_DIGEST": base_digest_in(recipe.base)}
-    return {name: base_arguments.get(name, "") for name in _label_arguments(environment).values()}
+def _render(
+    form: DefinitionFormat,
+    environment: Environment | None,
+    labels: Mapping[str, str],
+    label_arguments: Mapping[str, str],
+    common: Mapping[str, str],
+    values: Mapping[str, object],
+) -> str:
+    label_lines = {name: form.label(name, value) for name, value in labels.items()}
+    label_lines |= {name: form.argument.format(name, argument) for name, argument in label_arguments.items()}
+    filled = environment_variables(environment) if environment else {}
+    return _templates().get_template(form.template).render(
+        environment=environment,
+        common=common,
+        filled=filled,
+        exports={**common, **filled},
+        unfilled=unfilled_variables(environment) if environment else {},
+        labels=[label_lines[name] for name in sorted(label_lines)],
+        quote=form.quote,
+        **values,
+    )  # fmt: skip
 
 
-def _labels(recipe: Recipe, environment: Environment | None) -> dict[str, str]:
-    environment_labels = named_labels(environment) if environment else {}
-    return {**fixed_labels(image_title(recipe.image), SOURCE_DATE_EPOCH), **environment_labels}
+@cache
+def _templates() -> Templates:
+    from jinja2 import Environment as Templates
+    from jinja2 import PackageLoader, StrictUndefined
 
-
-def _docker_labels(quoted: Mapping[str, str], arguments: Mapping[str, str]) -> str:
-    """Return a single LABEL instruction, because each instruction creates an intermediate image."""
-    values = {**quoted, **{label: f'"${{{argument}}}"' for label, argument in arguments.items()}}
-    return "LABEL " + " \\\n      ".join(f"{name}={value}" for name, value in sorted(values.items()))
-
-
-def build_steps(wheels: bool, context: str) -> list[str]:
-    """Return the shell commands that turn a base and a context into an image; they contain no user input.
-
-    The same context gives the same files on any machine, at any time. Modes do not depend on the umask, and bytecode
-    contains no times. Bytecode is not checked against its sources, which nobody edits. Machine-specific caches are
-    removed.
-    """
-    install = [
-        "umask 022",
-        f"if ls {context}/debs/*.deb >/dev/null 2>&1; then"
-        f" DEBIAN_FRONTEND=noninteractive apt-get -o APT::Sandbox::User=root install -qq -y --no-install-recommends"
-        f" --allow-downgrades {context}/debs/*.deb >/dev/null; fi",
-    ]
-    venv = [
-        f"python3 -m venv {VENV}",
-        f"{VENV}/bin/python3 -m pip install -q --disable-pip-version-check --no-cache-dir --no-index --no-deps"
-        f" --no-compile --require-hashes --find-links {context}/wheels -r {context}/wheels/requirements.txt",
-        f"rm -rf {VENV}/lib/python3*/site-packages/pip* {VENV}/bin/pip*",
-        f"{{ PYTHONHASHSEED=0 {VENV}/bin/python3 -m compileall -q -f -j 0 --invalidation-mode unchecked-hash {VENV}/lib"
-        " || true; }",
-    ]
-    finish = [
-        f"mkdir -p {LIBRARIES} {MOUNT_FOLDER}/bench {MOUNT_FOLDER}/data /work",
-        f"tar -xf {context}/lib.tar -C {LIBRARIES}",
-        f"cp -R {context}/bench/. {MOUNT_FOLDER}/bench/",
-        f"chmod -R u=rwX,go=rX {LIBRARIES} {MOUNT_FOLDER}",
-        "chmod 1777 /work",
-        f"mkdir -p {_ETC} && touch {_ETC}/hosts {_ETC}/hostname {_ETC}/resolv.conf",
-        "rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/ldconfig/* /var/cache/fontconfig/* /var/log/*"
-        " /root/.cache",
-    ]
-    return [*install, *(venv if wheels else []), *finish]
-
-
-def _set_same_time() -> list[str]:
-    """Return commands that set one time on all files written by the build, because layer digests include times.
-
-    Files that the engine mounts during a build are left unchanged.
-    """
-    mounted = " ".join(f"! -path /etc/{name}" for name in ("hosts", "hostname", "resolv.conf"))
-    return [
-        f"find / -xdev {mounted} -newer {_START_MARKER} -exec touch -h -d @{SOURCE_DATE_EPOCH} {{}} +",
-        f"rm -rf {_CONTEXT}",
-        f"touch -d @{SOURCE_DATE_EPOCH} /opt",
-    ]
+    templates = Templates(  # noqa: S701 - not HTML: each format quotes its values
+        loader=PackageLoader("envmatrix.build.images"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        variable_start_string="[[",  # Apptainer's build arguments are {{ NAME }}
+        variable_end_string="]]",
+    )
+    templates.globals |= {"venv": VENV, "libraries": LIBRARIES, "mounts": MOUNT_FOLDER, "user": USER}
+    templates.globals |= {"command": COMMAND, "epoch": SOURCE_DATE_EPOCH, "stage_label": STAGE_LABEL}
+    return templates
 
 
 def recipe_digest(wheels: bool) -> str:
     """Return a digest of the build steps: images of an older recipe are rebuilt."""
-    return hashlib.sha256(dockerfile(Recipe("", "", wheels)).encode()).hexdigest()
-
-
-def named_dockerfile(environment: Environment, parent: str, publisher: Mapping[str, str]) -> str:
-    """Return the Dockerfile of a named environment on its image; it adds metadata but no layer."""
-    refuse_control(parent)
-    labels = derived_image_labels(environment, publisher)
-    quoted = {name: docker_quote(value) for name, value in labels.items()}
-    lines = [f"FROM {parent}", *_docker_variables(environment), _docker_labels(quoted, {})]
-    return "\n".join(lines) + "\n"
-
-
-def _docker_variables(environment: Environment) -> list[str]:
-    variables = environment_variables(environment, library_folders(environment))
-    open_ones = unfilled_variables(environment).items()
-    return [
-        *(f"# on your machine, run it with --env {name}={value}" for name, value in open_ones),
-        *(f"ENV {name}={docker_quote(value)}" for name, value in variables.items()),
-    ]
-
-
-def _comment_header(environment: Environment, *instructions: str, on_gpu: str) -> str:
-    description = f": {environment.description}" if environment.description else ""
-    steps = (f"envmatrix context {environment.name} --output build/context", *instructions)
-    return (
-        f"# {environment.name}{description}\n# {environment.levels_text()}\n"
-        "# Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:\n"
-        + "".join(f"#   {step}\n" for step in steps)
-        + (f"# Run it on a GPU: {on_gpu}\n" if environment.for_cuda else "")
-    )
-
-
-def standalone_dockerfile(environment: Environment, recipe: Recipe) -> str:
-    """Return the stand-alone Dockerfile of a named environment, as committed in containers/."""
-    name = environment.name
-    instructions = (
-        "BASE=$(docker load -i build/context-base.tar | sed 's/.*: //')",
-        "docker build --network none --build-arg BASE=$BASE $(sed 's/^/--build-arg /' build/context.args)"
-        f" -f containers/{name}.Dockerfile -t envmatrix/{name} build/context",
-    )
-    on_gpu = f"docker run --rm --gpus all envmatrix/{name} --device cuda"
-    return _comment_header(environment, *instructions, on_gpu=on_gpu) + "\n" + dockerfile(recipe, environment)
-
-
-def apptainer_definition(environment: Environment | None, recipe: Recipe) -> str:
-    """Return the Apptainer definition of an image, or of a named environment on it, built from a context."""
-    steps = "\n".join(f"    {step}" for step in ["set -e", *build_steps(recipe.wheels, _CONTEXT), f"rm -rf {_CONTEXT}"])
-    arguments = _build_arguments(recipe, environment)
-    by_argument = {label: f"{{{{ {name} }}}}" for label, name in _label_arguments(environment).items()}
-    return (
-        "Bootstrap: {{ BOOTSTRAP }}\nFrom: {{ FROM }}\n\n"
-        "%arguments\n    BOOTSTRAP=docker\n"
-        f"    FROM={recipe.base}\n    CONTEXT=build/context\n"
-        + "".join(f"    {name}={value}\n" for name, value in arguments.items())
-        + "\n%files\n    {{ CONTEXT }} /opt/context\n\n"
-        f"%post\n{steps}\n\n"
-        + _environment_section(environment, is_standalone=True)
-        + _labels_section(_labels(recipe, environment), by_argument)
-        + _runscript()
-    )
-
-
-def standalone_definition(environment: Environment, recipe: Recipe) -> str:
-    """Return the stand-alone definition of a named environment, as committed in containers/."""
-    name = environment.name
-    instructions = (
-        "apptainer build --build-arg-file build/context.args --build-arg BOOTSTRAP=docker-archive"
-        f" --build-arg FROM=build/context-base.tar containers/{name}.sif containers/{name}.def"
-    )
-    namespace_note = (
-        "# A root without CAP_SYS_RESOURCE, as in most containers: unshare --user --map-root-user apptainer ...\n"
-    )
-    on_gpu = f"apptainer run --nv containers/{name}.sif --device cuda"
-    return (
-        _comment_header(environment, instructions, on_gpu=on_gpu)
-        + namespace_note
-        + apptainer_definition(environment, recipe)
-    )
-
-
-def named_definition(environment: Environment, sif: str, publisher: Mapping[str, str]) -> str:
-    """Return the definition of a named SIF derived from its image's SIF."""
-    refuse_control(sif)
-    return (
-        f"Bootstrap: localimage\nFrom: {sif}\n\n"
-        + _environment_section(environment, is_standalone=False)
-        + _labels_section(derived_image_labels(environment, publisher), {})
-        + _runscript()
-    )
-
-
-def _environment_section(environment: Environment | None, *, is_standalone: bool) -> str:
-    variables = environment_variables(environment, library_folders(environment)) if environment else {}
-    lines = [
-        f"    export {name}={shell_quote(value)}"
-        for name, value in {**(COMMON if is_standalone else {}), **variables}.items()
-    ]
-    open_ones = unfilled_variables(environment).items() if environment else ()
-    lines += [f"    # on your machine, run it with --env {name}={value}" for name, value in open_ones]
-    return "%environment\n" + "\n".join(lines) + "\n\n" if lines else ""
-
-
-def _labels_section(labels: Mapping[str, str], by_argument: Mapping[str, str]) -> str:
-    for value in labels.values():
-        refuse_control(value)
-    escaped = {name: value.replace("{{", "{ {") for name, value in labels.items()}
-    lines = "\n".join(f"    {name} {value}" for name, value in sorted({**escaped, **by_argument}.items()))
-    return f"%labels\n{lines}\n\n"
-
-
-def _runscript() -> str:
-    return f'%runscript\n    exec {" ".join(COMMAND)} "$@"\n'
+    image = Image("", requirements=("torch",) if wheels else ())
+    return hashlib.sha256(image_definition(DOCKER, image, "").encode()).hexdigest()

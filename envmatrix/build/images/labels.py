@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
+from envmatrix.build.debian.suites import SOURCE_DATE_EPOCH
 from envmatrix.errors import EnvmatrixError
 from envmatrix.plan.environment import Environment
 from envmatrix.system.process import run
@@ -38,15 +39,16 @@ _GIT_S = 10.0
 _SCP = re.compile(r"[\w.-]+@[\w.-]+:[^/:]")
 
 
-def fixed_labels(title: str, epoch: str) -> dict[str, str]:
-    """Return the labels of every image; ``epoch`` is its SOURCE_DATE_EPOCH (seconds)."""
-    created = datetime.fromtimestamp(int(epoch), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {TITLE: title, f"{_OCI}created": created, f"{_OCI}licenses": LICENCE}
-
-
 def image_title(image: str) -> str:
     """Return the title of an image shared by several environments."""
     return f"envmatrix image {image}"
+
+
+def image_labels(image: str, environment: Environment | None) -> dict[str, str]:
+    """Return the labels of an image, or of a named environment on it."""
+    created = datetime.fromtimestamp(int(SOURCE_DATE_EPOCH), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    labels = {TITLE: image_title(image), f"{_OCI}created": created, f"{_OCI}licenses": LICENCE}
+    return {**labels, **(named_labels(environment) if environment else {})}
 
 
 def named_labels(environment: Environment) -> dict[str, str]:
@@ -61,16 +63,6 @@ def named_labels(environment: Environment) -> dict[str, str]:
 def derived_image_labels(environment: Environment, publisher: Mapping[str, str]) -> dict[str, str]:
     """Return the labels of an image derived from another, which an older version may have built."""
     return {**named_labels(environment), f"{_OCI}version": __version__, **publisher}
-
-
-def base_digest_in(reference: str) -> str:
-    """Return the digest in a pinned reference; '' if it has none."""
-    return reference.partition("@")[2]
-
-
-def build_arguments(base: str, base_digest: str, lock: str, bench: str) -> dict[str, str]:
-    """Return the values of the build arguments in ``OF_BUILD``."""
-    return {"VERSION": __version__, "BASE_NAME": base, "BASE_DIGEST": base_digest, "LOCK": lock, "BENCH": bench}
 
 
 def publisher_labels(folder: Path) -> dict[str, str]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from envmatrix.build.cache import Cache, disk_full_error, file_digest, is_disk_full, json_digest
+from envmatrix.build.cache import Cache, file_digest, json_digest, tool_error
 from envmatrix.build.python.venvs import share_bytecode
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.plan.environment import Image
@@ -26,35 +26,13 @@ _DEFAULT_CHANNELS = ("conda-forge",)
 _DONE = TypeVar("_DONE")
 
 
-@dataclass(frozen=True)
-class CondaEnvironment:
-    """A solved environment and its lock file."""
+def ensure_conda_environment(cache: Cache, image: Image, progress: ProgressCallback) -> tuple[Image, dict[str, str]]:
+    """Create or reuse the conda environment of an image.
 
-    folder: Path
-    lock: Path
-
-    @property
-    def facts(self) -> dict[str, str]:
-        """Facts about its lock for run.json; the packages are listed by inspecting the environment."""
-        return {"lock": self.lock.name, "lock_digest": f"sha256:{file_digest(self.lock)}"}
-
-
-def ensure_conda_environment(cache: Cache, image: Image, progress: ProgressCallback) -> tuple[Image, CondaEnvironment]:
-    """Create or reuse the conda environment of an image; return the image with that environment's Python.
-
-    Raises SkipEnvironmentError without py-rattler, and EngineError if solving, download or installation fails.
+    Return the image with that environment's Python, and facts about its lock for run.json; the packages are listed by
+    inspecting the environment. Raises SkipEnvironmentError without py-rattler, and EngineError if solving, download or
+    installation fails.
     """
-    solved = _ensure_environment(cache, image, progress)
-    python = solved.folder / "bin" / "python"
-    if not python.exists():
-        raise EngineError(
-            f"conda: {_package_list(image)} do not include Python",
-            remedy="add python=3.11, or another version, to them",
-        )
-    return replace(image, interpreter=str(python), conda=(), channels=()), solved
-
-
-def _ensure_environment(cache: Cache, image: Image, progress: ProgressCallback) -> CondaEnvironment:
     try:
         import rattler
     except ImportError as error:
@@ -71,9 +49,17 @@ def _ensure_environment(cache: Cache, image: Image, progress: ProgressCallback) 
             _write_lock(records, _channels(image), platform, scratch / lock.name)
             lock.parent.mkdir(parents=True, exist_ok=True)
             (scratch / lock.name).replace(lock)
-    folder = cache.root / "conda" / "environments" / file_digest(lock)[:24]
+    digest = file_digest(lock)
+    folder = cache.root / "conda" / "environments" / digest[:24]
     cache.folder(folder, lambda place: _install(cache, _read_lock(lock), place, folder, progress))
-    return CondaEnvironment(folder, lock)
+    python = folder / "bin" / "python"
+    if not python.exists():
+        raise EngineError(
+            f"conda: {_package_list(image)} do not include Python",
+            remedy="add python=3.11, or another version, to them",
+        )
+    facts = {"lock": lock.name, "lock_digest": f"sha256:{digest}"}
+    return replace(image, interpreter=str(python), conda=(), channels=()), facts
 
 
 def _channels(image: Image) -> tuple[str, ...]:
@@ -100,6 +86,7 @@ def _solve(cache: Cache, image: Image, platform: str) -> list[RepoDataRecord]:
             platforms=platforms,
             virtual_packages=VirtualPackage.detect(),
         ),
+        cache,
     )
 
 
@@ -161,7 +148,7 @@ def _check_files(records: Sequence[RepoDataRecord]) -> None:
             )
 
 
-def _run_rattler(task: str, remedy: str, start: Callable[[], Awaitable[_DONE]], cache: Cache | None = None) -> _DONE:
+def _run_rattler(task: str, remedy: str, start: Callable[[], Awaitable[_DONE]], cache: Cache) -> _DONE:
     """Run a rattler coroutine; catch every exception, because rattler's errors have no common base class."""
 
     async def whole() -> _DONE:
@@ -170,6 +157,5 @@ def _run_rattler(task: str, remedy: str, start: Callable[[], Awaitable[_DONE]], 
     try:
         return asyncio.run(whole())
     except Exception as error:
-        if cache and is_disk_full(str(error)):
-            raise disk_full_error(cache.root) from error
-        raise EngineError(f"conda: {task}: {' '.join(str(error).split())}", remedy=remedy) from error
+        message = f"conda: {task}: {' '.join(str(error).split())}"
+        raise tool_error(str(error), cache.root, message, remedy) from error

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envmatrix.build.cache import Cache, json_digest
+from envmatrix.build.cache import Cache, file_stamp, has_stamp, json_digest
 from envmatrix.errors import EnvmatrixError, SkipEnvironmentError
 from envmatrix.system.architectures import this_architecture
 from envmatrix.system.process import parse_last_json, run
@@ -51,18 +51,18 @@ class Python:
         if architecture == here:
             return self
         tag = self.tag.replace(here, architecture)
-        return replace(self, tag=tag, target=self.target or _minor_version(self), architecture=architecture)
+        minor = ".".join(self.version.split(".")[:2]) + ("t" if self._is_free_threaded else "")
+        return replace(self, tag=tag, target=self.target or minor, architecture=architecture)
 
     def fits(self, version: str) -> bool:
         """Return whether this Python matches a version such as 3.13, 3.13.1 or 3.13t (free-threaded)."""
         number, free_threaded = version.removesuffix("t"), version.endswith("t")
         same_version = self.version == number or self.version.startswith(number + ".")
-        return same_version and free_threaded == self.tag.partition("-")[0].endswith("t")
+        return same_version and free_threaded == self._is_free_threaded
 
-
-def _minor_version(python: Python) -> str:
-    free_threaded = "t" if python.tag.partition("-")[0].endswith("t") else ""
-    return ".".join(python.version.split(".")[:2]) + free_threaded
+    @property
+    def _is_free_threaded(self) -> bool:
+        return self.tag.partition("-")[0].endswith("t")
 
 
 def inspect_interpreter(path: str, env: Mapping[str, str] | None = None) -> Python | None:
@@ -144,29 +144,13 @@ def cached_python(cache: Cache, version: str | None) -> Python:
     key = json_digest(version or sys.executable, os.environ.get("PATH", ""), this_architecture())[:16]
     build_record = cache.root / "pythons" / f"{key}.json"
     record = cache.read_json(build_record)
-    if record and _is_unchanged(record):
+    if record and "stamp" in record and has_stamp(Path(str(record["path"])), str(record["stamp"])):
         return Python(str(record["path"]), str(record["version"]), str(record["tag"]))
     python = find_python(version)
-    new_record = {
-        "path": python.path,
-        "version": python.version,
-        "tag": python.tag,
-        "changed": _modified_ns(python.path),
-    }
+    stamp = file_stamp(Path(python.path))
+    new_record = {"path": python.path, "version": python.version, "tag": python.tag, "stamp": stamp}
     cache.write(build_record, json.dumps(new_record))
     return python
-
-
-def _modified_ns(path: str) -> int | None:
-    try:
-        return Path(path).stat().st_mtime_ns
-    except OSError:
-        return None
-
-
-def _is_unchanged(record: dict[str, object]) -> bool:
-    modified_ns = _modified_ns(str(record.get("path")))
-    return modified_ns is not None and modified_ns == record.get("changed")
 
 
 def uv_program() -> str:

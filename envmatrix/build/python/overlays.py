@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from envmatrix.build.cache import Cache, json_digest
-from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.python.interpreters import Python
-from envmatrix.build.python.pip import make_pip
+from envmatrix.build.python.pip import Pip, make_pip
 from envmatrix.build.python.venvs import install_into, site_packages
+from envmatrix.build.python.wheelhouse import EnvironmentWheels
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.system.process import parse_last_json, run
 from envmatrix.system.progress import ProgressCallback
@@ -87,8 +87,8 @@ def add_package_folders(venv: Path, folders: Iterable[str]) -> None:
     (site_packages(venv) / _PTH).write_text(line + "\n", encoding="utf-8")
 
 
-def overlay_pip_command(cache: Cache, python: Python, base: BasePython) -> list[str]:
-    """Return the command of a pip that treats the packages of ``python`` as installed."""
+def overlay_pip(cache: Cache, python: Python, base: BasePython) -> Pip:
+    """Return a pip that treats the packages of ``python`` as installed."""
     folder = cache.root / "tools" / f"pip-over-{json_digest(python.path, python.version, base.folders)[:16]}"
 
     def build(place: Path) -> None:
@@ -98,27 +98,21 @@ def overlay_pip_command(cache: Cache, python: Python, base: BasePython) -> list[
         add_package_folders(place, base.folders)
 
     cache.folder(folder, build)
-    return [str(folder / "bin" / "python"), "-m", "pip"]
+    return Pip((str(folder / "bin" / "python"), "-m", "pip"), over=True)
 
 
 def build_overlay(
-    cache: Cache,
-    python: Python,
-    base: BasePython,
-    pins: Sequence[PinnedPackage],
-    wheels: Sequence[Path],
-    progress: ProgressCallback,
+    cache: Cache, python: Python, base: BasePython, wheels: EnvironmentWheels, progress: ProgressCallback
 ) -> Path:
-    """Build or reuse a venv of ``pins`` that sees the packages of ``python``; return its folder."""
-    key = json_digest(
-        python.path, python.version, base.digest, [(pin.name, pin.sha256) for pin in pins], _PROGRAM_TEMPLATE
-    )
+    """Build or reuse a venv of ``wheels`` that sees the packages of ``python``; return its folder."""
+    packages = [(pin.name, pin.sha256) for pin in wheels.pins]
+    key = json_digest(python.path, python.version, base.digest, packages, _PROGRAM_TEMPLATE)
     folder = cache.root / "overlays" / key[:24]
 
     def build(place: Path) -> None:
-        progress(f"building a venv of {as_packages(len(pins))} over {python.path}")
+        progress(f"building a venv of {as_packages(len(wheels.pins))} over {python.path}")
         _make_venv(python, place)
-        install_into(cache, place, pins, wheels)
+        install_into(cache, place, wheels)
         add_package_folders(place, base.folders)
         for name, entry in base.programs:
             _write_program(place / "bin" / name, folder / "bin" / "python", entry)

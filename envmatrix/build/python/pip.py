@@ -8,14 +8,14 @@ import re
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from envmatrix.build.cache import Cache, disk_full_error, is_disk_full, json_digest
+from envmatrix.build.cache import Cache, json_digest, tool_error
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.python.interpreters import Python, uv_program
 from envmatrix.errors import EngineError, EnvmatrixError, InputError, Where
@@ -67,20 +67,13 @@ _DEFAULT_REMEDY = "check the network, the proxy, `pip config list` (index-url, f
 
 @dataclass(frozen=True)
 class ResolveRequest:
-    """A request to pip; ``target`` and ``architecture`` are a Python version and an architecture other than pip's own.
-
-    ``sources`` are taken as source distributions, whose metadata is built with the variables ``env``. ``over``:
-    packages of pip's own Python count as installed.
-    """
+    """A request to pip. ``sources`` are taken as source distributions, whose metadata is built with ``env``."""
 
     requirements: tuple[str, ...]
     index: tuple[str, ...] = ()
     dependencies: bool = True
-    target: str = ""
-    architecture: str = ""
     sources: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    over: bool = False
 
 
 def target_options(version: str, architecture: str = "") -> list[str]:
@@ -98,37 +91,71 @@ def target_options(version: str, architecture: str = "") -> list[str]:
     ]  # fmt: skip
 
 
-def _source_options(sources: Iterable[str]) -> list[str]:
-    """Return pip's options to accept only wheels, except for ``sources``."""
-    return ["--only-binary=:all:", *(f"--no-binary={name}" for name in sources)]
+@dataclass(frozen=True)
+class Pip:
+    """A pip, and the Python version and architecture to choose wheels for, if they are not its own.
+
+    ``over``: packages of its own Python count as installed.
+    """
+
+    command: tuple[str, ...]
+    target: str = ""
+    architecture: str = ""
+    over: bool = False
+
+    def _options(self, request: ResolveRequest) -> list[str]:
+        """Return the options that accept only wheels, except for ``sources``, and only from reachable indexes."""
+        return [
+            "--quiet", "--only-binary=:all:", *(f"--no-binary={name}" for name in request.sources),
+            *target_options(self.target, self.architecture), *(f"--extra-index-url={url}" for url in request.index),
+        ]  # fmt: skip
+
+    def resolve_argv(self, request: ResolveRequest, report: Path) -> list[str]:
+        """Return the command that resolves versions and hashes without downloading or installing wheels."""
+        return [
+            *self.command, "install", "--dry-run", *([] if self.over else ["--ignore-installed"]),
+            *([] if request.dependencies else ["--no-deps"]),
+            *(["--target", str(report.with_name("unused"))] if self.target else []), *self._options(request),
+            "--report", str(report), "--", *request.requirements,
+        ]  # fmt: skip
+
+    def download_argv(self, request: ResolveRequest, requirements: Path, folder: Path) -> list[str]:
+        """Return the command that downloads the packages of a requirements file with hashes."""
+        return [
+            *self.command, "download", "--no-deps", "--require-hashes", *self._options(request),
+            "--dest", str(folder), "--requirement", str(requirements),
+        ]  # fmt: skip
+
+    def resolve(self, request: ResolveRequest, scratch: Path) -> tuple[PinnedPackage, ...]:
+        """Return exact versions and hashes for a request, sorted by name.
+
+        Unreachable indexes are skipped, because another source may have the wheel.
+        """
+        report, (request, unreachable) = scratch / "report.json", _without_unreachable(request)
+        env = {**pip_variables(os.environ), **request.env}
+        result = run(self.resolve_argv(request, report), limit_s=_RESOLVE_S, env=env)
+        if not result.exit.ok:
+            raise _failure("resolve", result, request, unreachable)
+        items = json.loads(report.read_text(encoding="utf-8"))["install"]
+        return tuple(sorted((_pin(**item) for item in items), key=lambda pin: pin.name))
+
+    def download(self, request: ResolveRequest, pins: Sequence[PinnedPackage], lock: Path, folder: Path) -> None:
+        """Download ``pins``, which ``request`` asks for, to ``folder``.
+
+        An error about a wrong hash names the package and its line in ``lock``.
+        """
+        requirements, (request, unreachable) = folder.parent / "requirements.txt", _without_unreachable(request)
+        requirements.write_text("".join(pin.text() for pin in pins), encoding="utf-8")
+        argv = self.download_argv(request, requirements, folder)
+        result = run(argv, limit_s=_DOWNLOAD_S, env=pip_variables(os.environ))
+        if not result.exit.ok:
+            raise _mismatch(result, pins, lock) or _failure("download", result, request, unreachable)
 
 
-def resolve_argv(pip: Sequence[str], request: ResolveRequest, report: Path) -> list[str]:
-    """Return the command that resolves versions and hashes without downloading or installing wheels."""
-    return [
-        *pip, "install", "--dry-run", *([] if request.over else ["--ignore-installed"]), "--quiet",
-        *_source_options(request.sources), *([] if request.dependencies else ["--no-deps"]),
-        *target_options(request.target, request.architecture),
-        *(["--target", str(report.with_name("unused"))] if request.target else []),
-        *(f"--extra-index-url={url}" for url in request.index), "--report", str(report), "--", *request.requirements,
-    ]  # fmt: skip
-
-
-def download_argv(
-    pip: Sequence[str],
-    requirements: Path,
-    folder: Path,
-    index: Iterable[str],
-    target: str = "",
-    sources: Iterable[str] = (),
-    architecture: str = "",
-) -> list[str]:
-    """Return the command that downloads the packages of a requirements file with hashes."""
-    return [
-        *pip, "download", "--no-deps", "--require-hashes", "--quiet", *_source_options(sources),
-        *target_options(target, architecture), *(f"--extra-index-url={url}" for url in index),
-        "--dest", str(folder), "--requirement", str(requirements),
-    ]  # fmt: skip
+def _without_unreachable(request: ResolveRequest) -> tuple[ResolveRequest, list[str]]:
+    """Return a request with only its reachable indexes, and the others."""
+    unreachable = [url for url in request.index if not is_reachable(url)]
+    return replace(request, index=tuple(url for url in request.index if url not in unreachable)), unreachable
 
 
 def pip_variables(variables: Mapping[str, str]) -> dict[str, str]:
@@ -137,17 +164,16 @@ def pip_variables(variables: Mapping[str, str]) -> dict[str, str]:
     return {**remaining, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PYTHONNOUSERSITE": "1"}
 
 
-def pip_command(cache: Cache, python: Python) -> list[str]:
-    """Return the command of a pip for ``python``, in its own venv inside the cache.
+def cached_pip(cache: Cache, python: Python) -> Pip:
+    """Return a pip for ``python``, in its own venv inside the cache.
 
     pip decides about markers such as ``platform_machine == "x86_64"`` by its own machine, even with ``--platform``.
     So for another architecture it is told that its machine is that one.
     """
     folder = cache.root / "tools" / f"pip-{json_digest(python.path, python.version)[:16]}"
-
     cache.folder(folder, lambda place: make_pip(python, place))
-    start = ["-c", _PIP_ELSEWHERE, python.architecture] if python.architecture else ["-m", "pip"]
-    return [str(folder / "bin" / "python"), *start]
+    start = ("-c", _PIP_ELSEWHERE, python.architecture) if python.architecture else ("-m", "pip")
+    return Pip((str(folder / "bin" / "python"), *start), python.target, python.architecture)
 
 
 def make_pip(python: Python, place: Path) -> None:
@@ -180,39 +206,15 @@ def is_reachable(url: str, seconds: float = 8.0) -> bool:
 
 
 def _failure(task: str, result: Finished, request: ResolveRequest, unreachable: Sequence[str]) -> EnvmatrixError:
-    if is_disk_full(result.stderr + result.stdout):
-        return disk_full_error(Path(os.environ.get("TMPDIR", "/tmp")))  # noqa: S108 - where pip itself unpacks
     unreachable_note = f" (unreachable indexes: {', '.join(unreachable)})" if unreachable else ""
-    return EngineError(
-        f"pip could not {task} {', '.join(request.requirements)}{unreachable_note}:\n{_error_lines(result)}",
-        remedy=_remedy(result.stderr, unreachable),
-    )
-
-
-def _remedy(output: str, unreachable: Sequence[str]) -> str:
-    remedy = next((remedy_text for pattern, remedy_text in _REMEDIES if re.search(pattern, output)), _DEFAULT_REMEDY)
-    return _DEFAULT_REMEDY if unreachable and remedy != _REMEDIES[0][1] else remedy
-
-
-def _error_lines(result: Finished) -> str:
     error_lines = [line for line in result.stderr.splitlines() if line.startswith("ERROR")]
-    return "\n".join(error_lines[-3:]) or result.last_words(3) or str(result.exit)
-
-
-def resolve(pip: Sequence[str], request: ResolveRequest, scratch: Path) -> tuple[PinnedPackage, ...]:
-    """Return exact versions and hashes for a request, sorted by name.
-
-    Unreachable indexes in ``request.index`` are skipped, because another source may have the wheel.
-    """
-    unreachable = [url for url in request.index if not is_reachable(url)]
-    reachable_request = replace(request, index=tuple(url for url in request.index if url not in unreachable))
-    report = scratch / "report.json"
-    env = {**pip_variables(os.environ), **request.env}
-    result = run(resolve_argv(pip, reachable_request, report), limit_s=_RESOLVE_S, env=env)
-    if not result.exit.ok:
-        raise _failure("resolve", result, request, unreachable)
-    items = json.loads(report.read_text(encoding="utf-8"))["install"]
-    return tuple(sorted((_pin(**item) for item in items), key=lambda pin: pin.name))
+    cause = "\n".join(error_lines[-3:]) or result.last_words(3) or str(result.exit)
+    message = f"pip could not {task} {', '.join(request.requirements)}{unreachable_note}:\n{cause}"
+    remedy = next((remedy_text for pattern, remedy_text in _REMEDIES if re.search(pattern, result.stderr)), None)
+    if remedy is None or (unreachable and remedy != _REMEDIES[0][1]):
+        remedy = _DEFAULT_REMEDY
+    place = Path(os.environ.get("TMPDIR", "/tmp"))  # noqa: S108 - where pip itself unpacks
+    return tool_error(result.stderr + result.stdout, place, message, remedy)
 
 
 def _pin(metadata: Mapping[str, str], download_info: Mapping[str, Any], **_: object) -> PinnedPackage:
@@ -226,38 +228,6 @@ def _pin(metadata: Mapping[str, str], download_info: Mapping[str, Any], **_: obj
             remedy="use an index with hashes (PEP 503), or a folder of wheels (find-links)",
         )
     return PinnedPackage(name, version, sha256)
-
-
-def download(
-    pip: Sequence[str],
-    wanted: Sequence[PinnedPackage],
-    lock: Path,
-    index: Sequence[str],
-    folder: Path,
-    target: str = "",
-    sources: Sequence[str] = (),
-    architecture: str = "",
-) -> None:
-    """Download ``wanted`` (lines of ``lock``) to ``folder``: wheels, and source distributions of ``sources``.
-
-    An error about a wrong hash names the package and the line.
-    """
-    requirements = folder.parent / "requirements.txt"
-    requirements.write_text("".join(pin.text() for pin in wanted), encoding="utf-8")
-    unreachable = [url for url in index if not is_reachable(url)]
-    reachable_index = [url for url in index if url not in unreachable]
-    result = run(
-        download_argv(pip, requirements, folder, reachable_index, target, sources, architecture),
-        limit_s=_DOWNLOAD_S,
-        env=pip_variables(os.environ),
-    )
-    if result.exit.ok:
-        return
-    mismatch = _mismatch(result, wanted, lock)
-    if mismatch:
-        raise mismatch
-    names = tuple(str(pin) for pin in wanted)
-    raise _failure("download", result, ResolveRequest(names), unreachable)
 
 
 def _mismatch(result: Finished, pins: Sequence[PinnedPackage], lock: Path) -> EnvmatrixError | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
 import shutil
 import tarfile
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from envmatrix.build.cache import Cache, disk_errors, disk_full_error, file_digest, is_disk_full, json_digest
@@ -17,7 +16,7 @@ from envmatrix.build.debian.suites import GLIBC
 from envmatrix.build.lockfile import PinnedPackage, Section
 from envmatrix.build.python.interpreters import Python, uv_program
 from envmatrix.build.python.venvs import build_venv
-from envmatrix.build.python.wheelhouse import BUILT_FOLDER, Wheelhouse
+from envmatrix.build.python.wheelhouse import BUILT_FOLDER, EnvironmentWheels, Wheelhouse
 from envmatrix.errors import EngineError, InputError, SkipEnvironmentError
 from envmatrix.plan.environment import Image, SourceBuild
 from envmatrix.system.process import Finished, run
@@ -29,15 +28,6 @@ _EPOCH = "315619200"
 #: Replaces the paths of the build folders in a wheel.
 _SOURCE_PREFIX = "/usr/src/envmatrix"
 _ERROR_LINE = re.compile(r"\berror\b|No module named", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class EnvironmentWheels:
-    """The wheels of an environment and their files; ``facts`` describes those built from source."""
-
-    pins: tuple[PinnedPackage, ...]
-    files: tuple[Path, ...]
-    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 def check_uv(cache: Cache, pins: Iterable[PinnedPackage]) -> None:
@@ -56,22 +46,22 @@ def fetch_wheels(
     builds = {build.name: build for build in image.builds}
     if builds:
         check_uv(cache, section.packages)
-    wheel_pins = [pin for pin in section.packages if pin.name not in builds]
-    files = house.fill(wheel_pins, lock, python, image.index, progress)
+    wheel_pins = tuple(pin for pin in section.packages if pin.name not in builds)
+    wheels = EnvironmentWheels(wheel_pins, tuple(house.fill(wheel_pins, lock, python, image.index, progress)))
     sources = [pin for pin in section.packages if pin.name in builds]
     if not sources:
-        return EnvironmentWheels(tuple(wheel_pins), tuple(files))
+        return wheels
     check_python(image, python)
     source_files = house.fill(sources, lock, python, image.index, progress, tuple(builds))
-    built_wheels = [
-        _Build(cache, builds[pin.name], pin, file, python, (tuple(wheel_pins), tuple(files))).wheel(progress)
-        for pin, file in zip(sources, source_files, strict=True)
-    ]
-    return EnvironmentWheels(
-        (*wheel_pins, *(pin for pin, _, _ in built_wheels)),
-        (*files, *(file for _, file, _ in built_wheels)),
-        {f"built {pin.name}": fact for pin, _, fact in built_wheels},
+    pins, files, facts = zip(
+        *(
+            _Build(cache, builds[pin.name], pin, file, python, wheels).wheel(progress)
+            for pin, file in zip(sources, source_files, strict=True)
+        ),
+        strict=True,
     )
+    built_facts = {f"built {pin.name}": fact for pin, fact in zip(pins, facts, strict=True)}
+    return EnvironmentWheels((*wheels.pins, *pins), (*wheels.files, *files), built_facts)
 
 
 def check_python(image: Image, python: Python) -> None:
@@ -104,42 +94,26 @@ class _Build:
     source: PinnedPackage
     file: Path
     python: Python
-    against: tuple[tuple[PinnedPackage, ...], tuple[Path, ...]]
+    against: EnvironmentWheels
 
     def wheel(self, progress: ProgressCallback) -> tuple[PinnedPackage, Path, str]:
         """Return the wheel as a pin, its file, and a description of its source; build it if needed."""
         tools = {program: _program_version(program, self.source) for program in self.settings.programs}
         settings = json_digest(asdict(self.settings))
         key = json_digest(
-            self.source.sha256,
-            settings,
-            [pin.sha256 for pin in self.against[0]],
-            self.python.version,
-            self.python.tag,
-            tools,
-            _EPOCH,
-        )[:24]
-        build_record = self.cache.root / BUILT_FOLDER / f"{key}.json"
-        with self.cache.exclusive_lock(f"build {key}"):
-            record = self.cache.read_json(build_record) or {}
-            file = self._cached_wheel(str(record.get("wheel")))
-            if file is None:
-                file = self._build_wheel(key, progress)
-                self.cache.write(build_record, json.dumps({"wheel": file.parent.name, "source": self.source.sha256}))
-        wheel = file.parent.name
-        identity = [
-            f"wheel sha256:{wheel} from source sha256:{self.source.sha256}",
-            f"settings {settings}",
-            *tools.values(),
-        ]
-        return replace(self.source, sha256=wheel), file, ", ".join(identity)
+            self.source.sha256, settings, [pin.sha256 for pin in self.against.pins],
+            self.python.version, self.python.tag, tools, _EPOCH,
+        )[:24]  # fmt: skip
+        folder = self.cache.root / BUILT_FOLDER / key
+        self.cache.folder(folder, lambda place: self._build_wheel(place, key, progress))
+        file = next(folder.glob("*.whl"))
+        digest = file_digest(file)
+        identity = f"wheel sha256:{digest} from source sha256:{self.source.sha256}, settings {settings}"
+        return replace(self.source, sha256=digest), file, ", ".join([identity, *tools.values()])
 
-    def _cached_wheel(self, digest: str) -> Path | None:
-        return next(iter((self.cache.root / BUILT_FOLDER / digest).glob("*.whl")), None)
-
-    def _build_wheel(self, key: str, progress: ProgressCallback) -> Path:
-        """Build the wheel, and return it in a folder named by its digest."""
-        venv = build_venv(self.cache, self.python, *self.against, progress)
+    def _build_wheel(self, place: Path, key: str, progress: ProgressCallback) -> None:
+        """Build the wheel in the folder ``place``."""
+        venv = build_venv(self.cache, self.python, self.against, progress)
         progress(f"building {self.source} from source; the result is cached")
         with self.cache.scratch("build") as scratch, disk_errors(scratch):
             folder = unpack_source(self.file, scratch / "source", self.source)
@@ -153,15 +127,7 @@ class _Build:
             wheel = next(iter((scratch / "made").glob("*.whl")), None)
             if not result.exit.ok or wheel is None:
                 raise self._failure(result, key)
-            return self._store_wheel(wheel)
-
-    def _store_wheel(self, wheel: Path) -> Path:
-        def place(folder: Path) -> None:
-            wheel.rename(folder / wheel.name)
-
-        wheel_folder = self.cache.root / BUILT_FOLDER / file_digest(wheel)
-        self.cache.folder(wheel_folder, place)
-        return wheel_folder / wheel.name
+            wheel.rename(place / wheel.name)
 
     def _failure(self, result: Finished, key: str) -> EngineError:
         if is_disk_full(result.stdout + result.stderr):
@@ -196,19 +162,9 @@ _DEBIAN_PACKAGES = {"ninja": "ninja-build", "cc": "gcc", "c++": "g++", "ld": "bi
 def build_argv(uv: str, venv: Path, folder: Path, wheel_folder: Path) -> list[str]:
     """Return the command that builds a wheel offline with the packages of the venv."""
     return [
-        uv,
-        "build",
-        "--wheel",
-        "--no-config",
-        "--offline",
-        "--no-python-downloads",
-        "--no-build-isolation",
-        "--python",
-        str(venv / "bin" / "python"),
-        "--out-dir",
-        str(wheel_folder),
-        str(folder),
-    ]
+        uv, "build", "--wheel", "--no-config", "--offline", "--no-python-downloads", "--no-build-isolation",
+        "--python", str(venv / "bin" / "python"), "--out-dir", str(wheel_folder), str(folder),
+    ]  # fmt: skip
 
 
 def build_variables(settings: SourceBuild, venv: Path, folder: Path, home: Path) -> dict[str, str]:

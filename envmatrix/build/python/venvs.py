@@ -7,96 +7,52 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from envmatrix.build.cache import Cache, disk_full_error, file_digest, is_disk_full, json_digest
-from envmatrix.build.lockfile import PinnedPackage
+from envmatrix.build.cache import Cache, file_digest, json_digest, tool_error
 from envmatrix.build.python.interpreters import Python, uv_program
-from envmatrix.build.python.wheelhouse import find_links_folders
-from envmatrix.errors import EngineError
-from envmatrix.system.process import Finished, run
+from envmatrix.build.python.wheelhouse import EnvironmentWheels, find_links_folders
+from envmatrix.system.process import run
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.units import as_packages
 
 _BUILD_S = 1800.0
 
 
-def venv_argv(uv: str, python: str, folder: Path) -> list[str]:
-    """Return the command that creates an empty, movable venv (``--relocatable``)."""
-    return [
-        uv,
-        "venv",
-        "--quiet",
-        "--no-config",
-        "--offline",
-        "--no-python-downloads",
-        "--relocatable",
-        "--allow-existing",
-        "--python",
-        python,
-        str(folder),
-    ]
-
-
 def install_argv(uv: str, folder: Path, wheels: Sequence[Path], requirements: Path) -> list[str]:
     """Return the command that installs a lock offline from folders of wheels."""
     return [
-        uv,
-        "pip",
-        "install",
-        "--quiet",
-        "--no-config",
-        "--offline",
-        "--no-index",
-        "--no-deps",
-        "--require-hashes",
-        "--link-mode",
-        "hardlink",
-        "--python",
-        str(folder / "bin" / "python"),
-        *(f"--find-links={shelf}" for shelf in wheels),
-        "--requirement",
-        str(requirements),
-    ]
+        uv, "pip", "install", "--quiet", "--no-config", "--offline", "--no-index", "--no-deps", "--require-hashes",
+        "--link-mode", "hardlink", "--python", str(folder / "bin" / "python"),
+        *(f"--find-links={shelf}" for shelf in wheels), "--requirement", str(requirements),
+    ]  # fmt: skip
 
 
-def uv_variables(cache: Cache) -> dict[str, str]:
-    """Return all variables for uv; the host's settings do not reach the build."""
-    host_variables = {name: os.environ[name] for name in ("HOME", "PATH", "TMPDIR") if name in os.environ}
-    return {**host_variables, "UV_CACHE_DIR": str(cache.root / "uv"), "UV_CONCURRENT_BUILDS": "1", "LC_ALL": "C.UTF-8"}
-
-
-def venv_folder(cache: Cache, python: Python, pins: Sequence[PinnedPackage]) -> Path:
-    """Return the folder of the venv for exactly these packages and this Python."""
-    compile_command = compile_argv(Path(), Path())
-    key = json_digest(python.path, python.version, [(pin.name, pin.sha256) for pin in pins], compile_command)
-    return cache.root / "venvs" / key[:24]
-
-
-def build_venv(
-    cache: Cache, python: Python, pins: Sequence[PinnedPackage], wheels: Sequence[Path], progress: ProgressCallback
-) -> Path:
-    """Build or reuse the venv; ``wheels`` are the files of ``pins``."""
-    folder = venv_folder(cache, python, pins)
+def build_venv(cache: Cache, python: Python, wheels: EnvironmentWheels, progress: ProgressCallback) -> Path:
+    """Build or reuse the venv of exactly these wheels and this Python; it can be moved (``--relocatable``)."""
+    packages = [(pin.name, pin.sha256) for pin in wheels.pins]
+    key = json_digest(python.path, python.version, packages, compile_argv(Path(), Path()))
+    folder = cache.root / "venvs" / key[:24]
 
     def build(place: Path) -> None:
-        progress(f"building a venv of {as_packages(len(pins))} on Python {python.version}")
-        _check_finished(
-            cache, run(venv_argv(uv_program(), python.path, place), limit_s=_BUILD_S, env=uv_variables(cache))
-        )
-        install_into(cache, place, pins, wheels)
+        progress(f"building a venv of {as_packages(len(wheels.pins))} on Python {python.version}")
+        argv = [
+            uv_program(), "venv", "--quiet", "--no-config", "--offline", "--no-python-downloads", "--relocatable",
+            "--allow-existing", "--python", python.path, str(place),
+        ]  # fmt: skip
+        _run_uv(cache, argv)
+        install_into(cache, place, wheels)
 
     cache.folder(folder, build)
     return folder
 
 
-def install_into(cache: Cache, venv: Path, pins: Sequence[PinnedPackage], wheels: Sequence[Path]) -> None:
-    """Install exactly these packages into an empty venv."""
-    if not pins:
+def install_into(cache: Cache, venv: Path, wheels: EnvironmentWheels) -> None:
+    """Install exactly these wheels into an empty venv."""
+    if not wheels.pins:
         return
     with cache.scratch("venv") as scratch:
         requirements = scratch / "requirements.txt"
-        requirements.write_text("".join(pin.text() for pin in pins), encoding="utf-8")
-        argv = install_argv(uv_program(), venv, find_links_folders(cache, wheels), requirements)
-        _check_finished(cache, run(argv, limit_s=_BUILD_S, env=uv_variables(cache)))
+        requirements.write_text("".join(pin.text() for pin in wheels.pins), encoding="utf-8")
+        _run_uv(cache, install_argv(uv_program(), venv, find_links_folders(cache, wheels.files), requirements))
         _remove_download_notes(site_packages(venv))
         share_bytecode(cache, venv)
 
@@ -126,19 +82,9 @@ def compile_argv(folder: Path, packages: Path) -> list[str]:
     """Return the command that compiles modules to bytecode without the venv's path or times."""
     program = str(folder / "bin" / "python")
     return [
-        program,
-        "-m",
-        "compileall",
-        "-q",
-        "-f",
-        "-j",
-        "0",
-        "--invalidation-mode",
-        "unchecked-hash",
-        "-s",
-        str(packages),
-        str(packages),
-    ]
+        program, "-m", "compileall", "-q", "-f", "-j", "0", "--invalidation-mode", "unchecked-hash",
+        "-s", str(packages), str(packages),
+    ]  # fmt: skip
 
 
 def share_bytecode(cache: Cache, folder: Path) -> None:
@@ -162,12 +108,12 @@ def share_bytecode(cache: Cache, folder: Path) -> None:
             file.hardlink_to(shared_file)
 
 
-def _check_finished(cache: Cache, result: Finished) -> None:
-    if result.exit.ok:
-        return
-    if is_disk_full(result.stderr):
-        raise disk_full_error(cache.root)
-    raise EngineError(
-        f"uv could not build a venv: {result.last_words(6)}",
-        remedy=f"if a cached file may be damaged, remove {cache.root} and try again",
-    )
+def _run_uv(cache: Cache, argv: Sequence[str]) -> None:
+    """Run uv; the host's settings do not reach it."""
+    host_variables = {name: os.environ[name] for name in ("HOME", "PATH", "TMPDIR") if name in os.environ}
+    uv_settings = {"UV_CACHE_DIR": str(cache.root / "uv"), "UV_CONCURRENT_BUILDS": "1", "LC_ALL": "C.UTF-8"}
+    result = run(argv, limit_s=_BUILD_S, env={**host_variables, **uv_settings})
+    if not result.exit.ok:
+        message = f"uv could not build a venv: {result.last_words(6)}"
+        remedy = f"if a cached file may be damaged, remove {cache.root} and try again"
+        raise tool_error(result.stderr, cache.root, message, remedy)

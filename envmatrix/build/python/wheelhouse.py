@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from envmatrix.build.cache import Cache, disk_errors, file_digest
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.python.interpreters import Python
-from envmatrix.build.python.pip import download, pip_command, wrong_hash_error
+from envmatrix.build.python.pip import ResolveRequest, cached_pip, wrong_hash_error
 from envmatrix.errors import EngineError, Where
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.units import as_packages
 
-#: Folder of wheels built on this machine, each in a folder named by its sha256.
+#: Folder of wheels built on this machine, each in a folder of its own.
 BUILT_FOLDER = "built"
+
+
+@dataclass(frozen=True)
+class EnvironmentWheels:
+    """The wheels of an environment and their files; ``facts`` describes those built from source."""
+
+    pins: tuple[PinnedPackage, ...]
+    files: tuple[Path, ...]
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -39,11 +48,8 @@ class Wheelhouse:
         actual_digest = file_digest(file)
         if actual_digest != pin.sha256:
             raise wrong_hash_error(pin, lock, actual_digest)
-
-        def place(folder: Path) -> None:
-            file.rename(folder / file.name)
-
-        self.cache.folder(self.cache.root / "packages" / pin.sha256, place)
+        folder = self.cache.root / "packages" / pin.sha256
+        self.cache.folder(folder, lambda place: file.rename(place / file.name))
 
     def fill(
         self,
@@ -63,18 +69,17 @@ class Wheelhouse:
                     + (" ..." if len(missing) > 4 else "")
                     + size_note(missing, self.cache.root)
                 )
-                self._download(missing, lock, python, index, sources)
+                names = tuple(map(str, missing))
+                self._download(ResolveRequest(names, tuple(index), sources=tuple(sources)), missing, lock, python)
         return [self._require_file(pin, lock) for pin in pins]
 
-    def _download(
-        self, missing: Sequence[PinnedPackage], lock: Path, python: Python, index: Sequence[str], sources: Sequence[str]
-    ) -> None:
-        pip = pip_command(self.cache, python)
+    def _download(self, request: ResolveRequest, missing: Sequence[PinnedPackage], lock: Path, python: Python) -> None:
+        pip = cached_pip(self.cache, python)
         by_digest = {pin.sha256: pin for pin in missing}
         with self.cache.scratch("download") as scratch, disk_errors(scratch):
             folder = scratch / "wheels"
             folder.mkdir()
-            download(pip, missing, lock, index, folder, python.target, sources, python.architecture)
+            pip.download(request, missing, lock, folder)
             for file in sorted(folder.iterdir()):
                 pin = by_digest.get(file_digest(file))
                 if pin:
@@ -108,14 +113,10 @@ def find_links_folders(cache: Cache, files: Sequence[Path]) -> list[Path]:
     with cache.exclusive_lock("shelves"), disk_errors(cache.root):
         for file in files:
             built_folder = file.parent if file.is_relative_to(cache.root / BUILT_FOLDER) else None
-            shelf = built_folder or next(shelf for shelf in _all_find_links_folders(cache) if _link_into(file, shelf))
+            shelves = (cache.root / "wheelhouse" / str(number) for number in itertools.count())
+            shelf = built_folder or next(shelf for shelf in shelves if _link_into(file, shelf))
             folders += [] if shelf in folders else [shelf]
     return folders
-
-
-def _all_find_links_folders(cache: Cache) -> Iterator[Path]:
-    for number in itertools.count():
-        yield cache.root / "wheelhouse" / str(number)
 
 
 def _link_into(file: Path, shelf: Path) -> bool:

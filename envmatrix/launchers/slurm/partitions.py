@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from envmatrix.errors import InputError, suggestion
+from envmatrix.errors import InputError
 from envmatrix.matrix import Slurm
 from envmatrix.units import as_duration
 
@@ -52,8 +52,8 @@ class Partition:
 
 def read_partitions(text: str) -> list[Partition]:
     """Parse the output of ``scontrol --oneliner show partition``."""
-    found = (dict(re.findall(r"(\w+)=(\S*)", line)) for line in text.splitlines())
-    return [_partition(words) for words in found if "PartitionName" in words]
+    rows = (dict(re.findall(r"(\w+)=(\S*)", line)) for line in text.splitlines())
+    return [_partition(words) for words in rows if "PartitionName" in words]
 
 
 def _partition(words: dict[str, str]) -> Partition:
@@ -82,27 +82,17 @@ def _seconds(text: str) -> float | None:
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
-def check(known: Sequence[Partition], part: Slurm, span: int, memory_bytes: int, seconds: float | None = None) -> None:
-    """Reject a block that can start in none of the requested partitions (if none: the default one).
+def check(limits: Sequence[Partition], part: Slurm, span: int, memory_bytes: int, seconds: float | None = None) -> None:
+    """Reject a block that can start in none of the requested partitions, which exist (if none: the default one).
 
     ``span`` is the number of nodes of a block, ``memory_bytes`` its memory per node, ``seconds`` its time limit
     (None: not known yet).
     """
-    if not known:  # the limits are unknown here: the queue will report a violation
-        return
-    names = part.partition.split(",") if part.partition else [one.name for one in known if one.default]
-    if not names:
-        raise InputError("this cluster has no default partition", remedy=f"--partition: {_names(known)}")
-    for name in names:
-        if name not in {one.name for one in known}:
-            raise InputError(f"Slurm has no partition {name!r}", remedy=suggestion(name, {one.name for one in known}))
-    chosen = [one for one in known if one.name in names]
-    problems = [one.problem(part, span, memory_bytes, seconds) for one in chosen]
-    if first := problems[0] if all(problems) else None:
-        others = [one for one in known if not one.problem(part, span, memory_bytes, seconds)]
-        elsewhere = f"; or --partition: {_names(others)}" if others else ""
-        raise InputError(first[0], remedy=f"{first[1]}{elsewhere}")
-
-
-def _names(partitions: Sequence[Partition]) -> str:
-    return ", ".join(one.name for one in partitions)
+    problems = {partition.name: partition.problem(part, span, memory_bytes, seconds) for partition in limits}
+    defaults = (partition.name for partition in limits if partition.default)
+    names = set(part.partition.split(",") if part.partition else defaults)
+    chosen = [problem for name, problem in problems.items() if name in names]
+    # With no known limits, the queue will report a violation.
+    if first := chosen[0] if chosen and all(chosen) else None:
+        others = ", ".join(name for name, problem in problems.items() if not problem)
+        raise InputError(first[0], remedy=f"{first[1]}; or --partition: {others}" if others else first[1])

@@ -5,27 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from envmatrix.errors import EngineError
-from envmatrix.launchers.slurm.client import SilentError, SlurmClient
+from envmatrix.launchers.batch_system import SilentError
+from envmatrix.launchers.slurm.client import SlurmClient
 from envmatrix.matrix import Slurm
-from envmatrix.system.progress import ProgressCallback
 
 
 class Placing:
-    """Nodes that failed since this start and are excluded; a later ``resume`` tries them again."""
+    """Chooses among the usable nodes; a later ``resume`` tries those again that are ``left_out`` since this start."""
 
-    def __init__(self, client: SlurmClient, options: Slurm, progress: ProgressCallback, span: int = 1) -> None:
-        self._client = client
-        self._options = options
-        self._say = progress
-        self._span = span
-        self.left_out: dict[str, str] = {}
+    def __init__(self, client: SlurmClient, options: Slurm, left_out: Mapping[str, str], span: int) -> None:
+        self._client, self._options, self._left_out, self._span = client, options, left_out, span
         self._good: list[str] = []
-
-    def leave_out(self, node: str, reason: str) -> None:
-        """Exclude a node that failed; no further block goes there."""
-        if node and node not in self.left_out:
-            self.left_out[node] = reason
-            self._say(f"node {node} is left out: {reason}")
 
     def unusable(self) -> dict[str, str]:
         """Return the nodes that cannot take jobs, with their state and its reason."""
@@ -46,15 +36,15 @@ class Placing:
         SilentError if Slurm does not know their state yet.
         """
         nodes = self._client.nodes(self._options)
-        good = [node.name for node in nodes if node.usable and node.name not in self.left_out]
+        good = [node.name for node in nodes if node.usable and node.name not in self._left_out]
         self._good = good
         missing = set(home.split(",")) - set(good) if home else set()
         if any(node.undetermined and (len(set(good)) < self._span or node.name in missing) for node in nodes):
             raise SilentError("Slurm does not know yet how its nodes are", remedy="when it does: `envmatrix resume`")
         if len(set(good)) < self._span:
-            said = "; ".join(f"{node.name}: {self.left_out.get(node.name) or node.state}" for node in nodes)
+            states = "; ".join(f"{node.name}: {self._left_out.get(node.name) or node.state}" for node in nodes)
             raise EngineError(
-                f"{'no node is' if self._span == 1 else 'too few nodes are'} left to run on ({said})",
+                f"{'no node is' if self._span == 1 else 'too few nodes are'} left to run on ({states})",
                 remedy="repair them or choose others, then `envmatrix resume`; nothing is lost",
             )
         if home:

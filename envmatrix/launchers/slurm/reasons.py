@@ -45,7 +45,7 @@ _OF_USER = re.compile(r"(QOSMax|Max)(?!Submit)\w+PerUser(Limit)?|AssocMaxJobsLim
 def remedy(reason: str) -> str | None:
     """Return what to change if a job with this reason never starts; None if it may start later."""
     first = reason if " " in reason.split(",")[0] else reason.split(",")[0]
-    return next((told for pattern, told in _NEVER if re.fullmatch(pattern, first)), None)
+    return next((advice for pattern, advice in _NEVER if re.fullmatch(pattern, first)), None)
 
 
 def waits_for_own(reason: str) -> bool:

@@ -1,18 +1,26 @@
-"""Generate the batch script of a block: its #SBATCH lines, and the lines that start the block runner."""
+"""The batch job of a block and its script: its #SBATCH lines, and the lines that start the block runner."""
 
 from __future__ import annotations
 
+import os
 import re
 import string
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envmatrix.block.order import CANNOT_WRITE, BlockOrder
-from envmatrix.launchers.block_orders import block_seconds
-from envmatrix.launchers.node_start import start_lines
+from pydantic import ValidationError
+
+from envmatrix.block.order import CANNOT_WRITE, BlockOrder, Part
+from envmatrix.errors import InputError
+from envmatrix.launchers.block_orders import block_order, block_seconds, job_prefix
+from envmatrix.launchers.node_start import copy_package, start_lines
+from envmatrix.launchers.slurm.client import SlurmClient
 from envmatrix.matrix import Slurm
 from envmatrix.plan.export_lines import posix_quote
+from envmatrix.results.run import LauncherOptions
+from envmatrix.system.validation_messages import validation_message
+from envmatrix.trials.experiment import Experiment
 
 #: Shell text for the job's id, as Slurm's commands take it: that of a task is ARRAY_TASK.
 _JOB_ID = "${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-${SLURM_JOB_ID:-none}}"
@@ -33,6 +41,43 @@ class BlockJob:
     variables: Mapping[str, str]
     node: str = ""
     avoid: tuple[str, ...] = ()
+
+
+def slurm_options(experiment: Experiment) -> Slurm:
+    """Return the run's Slurm options: the design's ``slurm:`` part, overridden by the command line."""
+    return overlay(experiment.run.design.slurm, experiment.run.launcher_options)
+
+
+def overlay(part: Slurm, asked: LauncherOptions) -> Slurm:
+    """Return the options with ``asked`` overriding ``part``. Raises InputError for an invalid value."""
+    try:
+        return Slurm.model_validate({**part.model_dump(), **asked})
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise InputError(f"--{problem['loc'][0]}: {validation_message(problem)}") from error
+
+
+def make_block_job(
+    experiment: Experiment,
+    block: int,
+    parts: Iterable[Part],
+    attempt: int,
+    *,
+    node: str = "",
+    avoid: Iterable[str] = (),
+) -> BlockJob:
+    """Make the batch job of a block's parts."""
+    options = slurm_options(experiment)
+    order = block_order(experiment, block, parts, attempt, options.busy)
+    return BlockJob(
+        job_name=f"{job_prefix(experiment)}b{block:04d}",
+        order=order,
+        package=copy_package(Path(order.folder).parent),
+        options=options,
+        variables={name: os.environ.get(name, default) for name, default in SlurmClient.exports},
+        node=node,
+        avoid=tuple(sorted(set(avoid) - set(node.split(",")))),
+    )
 
 
 def block_script(job: BlockJob) -> str:
@@ -86,7 +131,7 @@ def time_limit_s(job: BlockJob) -> float:
 def directives(job: BlockJob, nodes: int, seconds: float) -> list[str]:
     """Return the #SBATCH lines. They contain no paths, so no value needs Slurm's quoting."""
     options = job.options
-    asked = [
+    settings = [
         ("job-name", job.job_name),
         ("comment", re.sub(r"[^A-Za-z0-9._-]+", "-", job.order.title) or "envmatrix"),
         ("nodes", str(nodes)),
@@ -98,7 +143,7 @@ def directives(job: BlockJob, nodes: int, seconds: float) -> list[str]:
         ("output", "/dev/null"),
         ("export", "ALL"),
     ]
-    given = [
+    optional = [
         ("partition", options.partition),
         ("account", options.account),
         ("constraint", options.constraint),
@@ -106,8 +151,8 @@ def directives(job: BlockJob, nodes: int, seconds: float) -> list[str]:
         ("nodelist", job.node or None),
         ("exclude", ",".join(job.avoid) or None),
     ]
-    asked += [(name, value) for name, value in given if value]
-    lines = [f"#SBATCH --{name}" + ("" if value is None else f"={value}") for name, value in asked]
+    settings += [(name, value) for name, value in optional if value]
+    lines = [f"#SBATCH --{name}" + ("" if value is None else f"={value}") for name, value in settings]
     return [*lines, *(f"#SBATCH {option}" for option in options.options)]
 
 

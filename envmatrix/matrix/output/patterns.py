@@ -30,7 +30,7 @@ class OutputText:
         """Return the start of a reading's number."""
         return self._begins[reading.number] + reading.field.start
 
-    def found(self, pattern: str, enough: int) -> set[int]:
+    def number_positions(self, pattern: str, enough: int) -> set[int]:
         """Return the starts of the numbers that a pattern matches, at most ``enough`` + 1; -1: not one number."""
         positions: set[int] = set()
         for match in re.finditer(pattern, self._text, re.MULTILINE):
@@ -51,7 +51,7 @@ def shortest_pattern(text: OutputText, readings: Sequence[Reading], rank: str) -
     """
     positions = {text.place(reading) for reading in readings}
     for pattern in _candidate_patterns(readings[-1], rank):
-        if text.found(pattern, len(positions)) == positions:
+        if text.number_positions(pattern, len(positions)) == positions:
             return pattern
     return ""
 
@@ -161,7 +161,7 @@ def _line_start_pattern(reading: Reading, rank: str) -> str:
     first_field = quantities().fields(reading.line)[0]
     line_start, is_first = line[: first_field.start], first_field.start == reading.field.start
     parts = [re.sub(r"(?:\\ |\\\t)+", r"\\s*", re.escape(part)) for part in re.split(r"\0+", line_start)]
-    masked = [reading.line[found.start()] for found in re.finditer(r"\0+", line_start)]
-    between = [r"[0-9][^A-Za-z\n]*?T?[^A-Za-z\n]*?" if one.isdigit() else r"\S+" for one in masked]
+    masked = [reading.line[hidden.start()] for hidden in re.finditer(r"\0+", line_start)]
+    between = [r"[0-9][^A-Za-z\n]*?T?[^A-Za-z\n]*?" if character.isdigit() else r"\S+" for character in masked]
     escaped = "".join(f"{part}{hid}" for part, hid in zip(parts, [*between, ""], strict=True))
     return f"^{escaped or ' *'}" if is_first else f"^{escaped or ' *'}[0-9]{_ANYTHING}"

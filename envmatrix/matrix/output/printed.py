@@ -120,17 +120,12 @@ def speed_readings(lines: Sequence[str]) -> Iterator[Reading]:
 def _line_readings(line: str, number: int, title: str) -> Iterator[Reading]:
     fields = quantities().fields(line)
     text, counts_flops = quantities().masked(line)
-    counts_flops = counts_flops or any(
-        quantities().is_counter(quantities().words(other_field.label)) for other_field in fields
-    )
+    counts_flops = counts_flops or any(quantities().is_counter(quantities().words(field.label)) for field in fields)
     prefix = re.sub(r"\0+", "\0", text[: fields[0].start]) if fields else ""
     for field in fields:
-        speed = (
-            None
-            if field.value < 0 or _is_setting(field, text)
-            else _speed_order(field, text, counts_flops=counts_flops)
-        )
-        if speed:
+        if field.value < 0 or _is_setting(field, text):
+            continue
+        if speed := _speed_order(field, text, counts_flops=counts_flops):
             yield _make_reading(line, number, field, speed, (text[: field.start], prefix, title))
 
 
@@ -251,6 +246,5 @@ def _rate_order(noun: str) -> int:
         return FLOPS
     if re.search(r"\bbytes?\b|bandwidth|\b[kmgt]i?b(?:its?)?\b", noun):
         return BYTES
-    if _TOKENS.search(noun.replace("_", " ")):
-        return TOKENS
-    return STEPS if _STEPS.search(noun.replace("_", " ")) else SAMPLES
+    words = noun.replace("_", " ")
+    return TOKENS if _TOKENS.search(words) else STEPS if _STEPS.search(words) else SAMPLES

@@ -87,7 +87,7 @@ def _group_by_kind(lines: Sequence[str]) -> Iterator[list[Reading]]:
         readings_by_kind.setdefault(reading.key, {}).setdefault(reading.total, []).append(reading)
     for by_total in readings_by_kind.values():
         if len(by_total) > _MAX_BARS:
-            yield sorted(itertools.chain(*by_total.values()), key=lambda one: (one.number, one.field.start))
+            yield sorted(itertools.chain(*by_total.values()), key=lambda reading: (reading.number, reading.field.start))
         else:
             yield from by_total.values()
 
@@ -97,41 +97,23 @@ def _split_kind(group: list[Reading], epoch: int) -> list[list[Reading]]:
 
     ``epoch`` is the line number at which the last epoch starts.
     """
-    swept = _split_sweep(group)
-    if swept:
+    if swept := _split_sweep(group):
         return swept
-    bars = [
-        reading for reading in group if reading.total and f" {reading.total}/{reading.total} " in f" {reading.line} "
-    ]
-    labels = [_later_labels(reading) for reading in bars]
-    evaluation_label = (
-        min(
-            (reading for reading in frozenset().union(*labels) - labels[-1] if is_evaluation_label(reading)), default=""
-        )
-        if bars
-        else ""
-    )
-    if evaluation_label:
-        training = [
-            replace(reading, extra=evaluation_label)
-            for reading, bar_labels in zip(bars, labels, strict=True)
-            if evaluation_label in bar_labels
-        ]
+    bars = [bar for bar in group if bar.total and f" {bar.total}/{bar.total} " in f" {bar.line} "]
+    labelled_bars = [(bar, _later_labels(bar)) for bar in bars]
+    all_labels: frozenset[str] = frozenset().union(*(labels for _, labels in labelled_bars))
+    earlier_labels = all_labels - labelled_bars[-1][1] if bars else all_labels
+    if evaluation_label := min(filter(is_evaluation_label, earlier_labels), default=""):
+        with_label = [bar for bar, labels in labelled_bars if evaluation_label in labels]
+        without_label = [bar for bar, labels in labelled_bars if evaluation_label not in labels]
         return [
-            training,
-            [
-                replace(reading, phase="eval")
-                for reading, bar_labels in zip(bars, labels, strict=True)
-                if evaluation_label not in bar_labels
-            ],
+            [replace(bar, extra=evaluation_label) for bar in with_label],
+            [replace(bar, phase="eval") for bar in without_label],
         ]
-    last_epoch_bars = [reading for reading in bars if reading.number > epoch >= 0]
-    values = [reading.field.value for reading in last_epoch_bars]
-    return (
-        [last_epoch_bars[:1], last_epoch_bars[-1:]]
-        if last_epoch_bars and max(values) > _DIFFERENT_RATIO * min(values)
-        else [group]
-    )
+    last_epoch_bars = [bar for bar in bars if bar.number > epoch >= 0]
+    values = [bar.field.value for bar in last_epoch_bars]
+    differ = values and max(values) > _DIFFERENT_RATIO * min(values)
+    return [last_epoch_bars[:1], last_epoch_bars[-1:]] if differ else [group]
 
 
 def _split_sweep(group: Sequence[Reading]) -> list[list[Reading]]:
@@ -139,21 +121,17 @@ def _split_sweep(group: Sequence[Reading]) -> list[list[Reading]]:
 
     A step counter does neither: 1, 10, 20.
     """
-    first_field = quantities().fields(group[-1].line)[0]
-    if (
-        first_field.start >= group[-1].field.start
-        or not first_field.value.is_integer()
-        or (first_field.unit and first_field.unit.text == "%")
-    ):
+    first_field, last_field = quantities().fields(group[-1].line)[0], group[-1].field
+    is_percentage = first_field.unit is not None and first_field.unit.text == "%"
+    if first_field.start >= last_field.start or not first_field.value.is_integer() or is_percentage:
         return []
     by_count: dict[float, list[Reading]] = {}
     for reading in group:
         by_count.setdefault(quantities().fields(reading.line)[0].value, []).append(reading)
     counts, values = list(by_count), [reading.field.value for reading in group]
     strides = [larger - smaller for smaller, larger in itertools.pairwise(counts)]
-    doubles = all(
-        0 < 2 * smaller <= larger for reading in (counts, strides) for smaller, larger in itertools.pairwise(reading)
-    )
+    pairs = (*itertools.pairwise(counts), *itertools.pairwise(strides))
+    doubles = all(0 < 2 * smaller <= larger for smaller, larger in pairs)
     swept = len(counts) > 2 and doubles and max(values) > _DIFFERENT_RATIO * min(values)
     is_setting = _SETTING_LABEL.search(quantities().words(first_field.label)) and 1 < len(counts) <= _MAX_SETTINGS
     return list(by_count.values()) if swept or is_setting else []
@@ -170,23 +148,20 @@ def is_truncated(output: str) -> bool:
 
 def _is_plausible(group: Sequence[Reading], wall_s: float | None) -> bool:
     """Return whether numbers of one kind can be speeds of a program with this wall time: not a clock, not longer."""
-    last_reading = group[-1]
-    if not last_reading.field.value > 0:
+    last = group[-1]
+    value, unit = last.field.value, last.field.unit
+    if not value > 0:
         return False
-    if last_reading.order < STEP_TIME:
-        bar = _BAR.search(last_reading.line)
-        seconds = _clock_seconds(bar["clock"]) if bar and last_reading.order == STEPS else 0
-        return not bar or seconds < 5 or 0.5 < last_reading.field.value * seconds / max(1, int(bar["done"])) < 2
-    scale = (
-        last_reading.field.unit.scale
-        if last_reading.field.unit
-        else (getattr(quantities().unit_of(last_reading.unit), "scale", 1.0))
-    )
-    if last_reading.field.value * scale > (1e5 if wall_s is None else _CLOCK * wall_s + _CLOCK_S):
+    if last.order < STEP_TIME:
+        bar = _BAR.search(last.line)
+        seconds = _clock_seconds(bar["clock"]) if bar and last.order == STEPS else 0
+        return not bar or seconds < 5 or 0.5 < value * seconds / max(1, int(bar["done"])) < 2
+    scale = unit.scale if unit else getattr(quantities().unit_of(last.unit), "scale", 1.0)
+    if value * scale > (1e5 if wall_s is None else _CLOCK * wall_s + _CLOCK_S):
         return False
     values = [reading.field.value for reading in group]
     rises = len(values) > 2 and all(later > earlier for earlier, later in itertools.pairwise(values))
-    return not (last_reading.order == UNSPECIFIED_TIME and rises and values[-1] > 2 * values[0])
+    return not (last.order == UNSPECIFIED_TIME and rises and value > 2 * values[0])
 
 
 def _clock_seconds(clock: str) -> int:
@@ -198,37 +173,31 @@ def _clock_seconds(clock: str) -> int:
 
 def _best_kinds(kinds: Sequence[Sequence[Reading]]) -> list[Sequence[Reading]]:
     """Return the kind of number that best measures the program's work; several if they disagree."""
-    candidate_kinds = [group for group in kinds if group[-1].phase != "aside"]
-    not_evaluation = [group for group in candidate_kinds if group[-1].phase != "eval"]
-    checked = [
-        group[-1].field.value for group in candidate_kinds if group[-1].phase == "eval" and group[-1].order == STEPS
+    candidates = [group for group in kinds if group[-1].phase != "aside"]
+    training = [group for group in candidates if group[-1].phase != "eval"]
+    evaluation_steps = [
+        group[-1].field.value for group in candidates if group[-1].phase == "eval" and group[-1].order == STEPS
     ]
-    if any(not _is_bar_of_steps(group[-1], checked) and group[-1].order != BYTES for group in not_evaluation):
-        candidate_kinds = not_evaluation
-    lowest_order = min((group[-1].order for group in candidate_kinds), default=0)
-    steps = [group for group in candidate_kinds if group[-1].order == STEPS]
-    candidate_kinds = [group for group in candidate_kinds if group[-1].order == lowest_order]
-    candidate_kinds = _filter_unless_empty(candidate_kinds, lambda one: not one.second)
-    candidate_kinds = _filter_unless_empty(candidate_kinds, lambda one: not one.by_device)
-    of_all = [group[-1] for group in candidate_kinds if group[-1].summary]
-    candidate_kinds = [
-        group for group in candidate_kinds if group[-1].summary or not any(map(group[-1].matches_summary, of_all))
+    if any(not _is_bar_of_steps(group[-1], evaluation_steps) and group[-1].order != BYTES for group in training):
+        candidates = training
+    lowest_order = min((group[-1].order for group in candidates), default=0)
+    steps = [group for group in candidates if group[-1].order == STEPS]
+    candidates = [group for group in candidates if group[-1].order == lowest_order]
+    candidates = [group for group in candidates if not group[-1].second] or candidates
+    candidates = [group for group in candidates if not group[-1].by_device] or candidates
+    summaries = [group[-1] for group in candidates if group[-1].summary]
+    candidates = [
+        group for group in candidates if group[-1].summary or not any(map(group[-1].matches_summary, summaries))
     ]
-    if lowest_order < STEPS and not _rates_agree(candidate_kinds, steps):
-        candidate_kinds += steps
-    values = [group[-1].field.value for group in candidate_kinds]
-    return candidate_kinds[-1:] if values and max(values) <= (1 + _SAME_TOLERANCE) * min(values) else candidate_kinds
+    if lowest_order < STEPS and not _rates_agree(candidates, steps):
+        candidates += steps
+    values = [group[-1].field.value for group in candidates]
+    return candidates[-1:] if values and max(values) <= (1 + _SAME_TOLERANCE) * min(values) else candidates
 
 
 def _is_bar_of_steps(bar: Reading, steps: Sequence[float]) -> bool:
     """Return whether a bar without a label has nearly one of these speeds, and so shows the same loop."""
     return bool(bar.total) and not bar.phase and any(0.9 < bar.field.value / value < 1.1 for value in steps)
-
-
-def _filter_unless_empty(kinds: list[Sequence[Reading]], is_wanted: object) -> list[Sequence[Reading]]:
-    """Return the wanted kinds, or all of them if none is wanted."""
-    assert callable(is_wanted)
-    return [group for group in kinds if is_wanted(group[-1])] or kinds
 
 
 def _rates_agree(samples: Sequence[Sequence[Reading]], steps: Sequence[Sequence[Reading]]) -> bool:
@@ -253,16 +222,13 @@ def _throughputs(text: OutputText, group: Sequence[Reading]) -> Iterator[Through
 
 
 def _verified_throughput(text: OutputText, group: Sequence[Reading], rank: str, note: str) -> Iterator[Throughput]:
-    last_reading = group[-1]
-    unit = last_reading.field.unit.text if last_reading.field.unit else ""
-    label = last_reading.field.label.replace("\0", "N")
+    last, field = group[-1], group[-1].field
+    unit = field.unit.text if field.unit else ""
+    label = field.label.replace("\0", "N")
     if not label or (unit and not quantities().of_label(quantities().words(label))):
         label = f"{label} {unit}".strip()
-    span = (last_reading.field.start, last_reading.field.unit_end)
-    regex = shortest_pattern(text, group, rank)
-    yield Throughput(
-        regex, label, last_reading.field.value, last_reading.unit, last_reading.better, last_reading.line, span, note
-    )
+    regex, span = shortest_pattern(text, group, rank), (field.start, field.unit_end)
+    yield Throughput(regex, label, field.value, last.unit, last.better, last.line, span, note)
 
 
 def step_line_pattern(output: str) -> str:

@@ -6,7 +6,15 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from envmatrix.report.figures.svg import Scale, line_element, log_ticks, marker_element, svg_drawing, text_element
+from envmatrix.report.figures.svg import (
+    Scale,
+    line_element,
+    log_ticks,
+    marker_element,
+    svg_drawing,
+    text_element,
+    x_grid,
+)
 from envmatrix.report.formatting import format_bounds, format_interval, format_ratio, format_speed_up, svg_text
 from envmatrix.report.group import Group, Row
 from envmatrix.report.summary import Summary
@@ -107,15 +115,6 @@ def _noise_band(effect: Effect | None, scale: Scale, bottom: float) -> str:
     )
 
 
-def _axis(scale: Scale, bottom: float, max_ticks: int) -> str:
-    parts = []
-    for value in log_ticks(scale.low, scale.high, max_ticks):
-        x = scale(value)
-        parts.append(line_element(x, _TOP, x, bottom, "one" if value == 1.0 else "grid"))
-        parts.append(text_element(x, bottom + 16, f"{value:.6g}", "mid soft"))
-    return "".join(parts)
-
-
 def _row(row: ForestRow, scale: Scale, y: float, layout: ForestLayout) -> str:
     """Draw a row around ``y``, with name and figures next to the bar or, if stacked, above it."""
     bar_y, letters = (y + 12 if layout.stacked and not row.thin else y), layout.letters
@@ -147,7 +146,8 @@ def draw_forest(
     bottom = _TOP + (sum(heights) or layout.row) + 6
     left, right = _name_width(rows, layout), layout.width - layout.right
     scale = Scale(low, high, left, right, log=True)
-    body = _noise_band(control, scale, bottom) + _axis(scale, bottom, layout.most_ticks)
+    body = _noise_band(control, scale, bottom)
+    body += x_grid(scale, log_ticks(low, high, layout.most_ticks), _TOP, bottom, base=1.0)
     body += text_element(left, 16, texts.worse, "soft") + text_element(right, 16, texts.better, "end soft")
     places = zip(rows, tops, heights, strict=False)
     body += "".join(_row(row, scale, top + _middle(row, height), layout) for row, top, height in places)
@@ -185,14 +185,15 @@ def forest(group: Group, name: str = "forest", layout: ForestLayout = WIDE) -> s
     rows = [row for row in group.all_rows if not (row is group.baseline or row.arm.is_alone)]
     said = group.metric.said
     label = "speed-up over" if group.metric.is_speed else f"{group.metric.label}: ratio over"
-    shown, told, later = [], [], ""
+    drawn, descriptions, later = [], [], ""
     for row in rows:
-        shown.append(_forest_row(row))
-        if e := row.effect:
-            told.append(f"{e.environment} {format_speed_up(e)}, {format_interval(e)}, {said(e.verdict)}")
+        drawn.append(_forest_row(row))
+        if effect := row.effect:
+            figures = f"{effect.environment} {format_speed_up(effect)}, {format_interval(effect)}"
+            descriptions.append(f"{figures}, {said(effect.verdict)}")
         if row.steady:
-            shown.append(steady_row(row.steady))
-            told.append(f"{row.arm.environment} in {row.steady.seconds} {format_ratio(row.steady.ratio)}")
+            drawn.append(steady_row(row.steady))
+            descriptions.append(f"{row.arm.environment} in {row.steady.seconds} {format_ratio(row.steady.ratio)}")
             later = f"{group.steps}, and below them {row.steady.seconds}"
     texts = ForestTexts(
         title=f"{label[:1].upper()}{label[1:]} {group.baseline_name}: {group.workload} on {group.engine}",
@@ -200,9 +201,9 @@ def forest(group: Group, name: str = "forest", layout: ForestLayout = WIDE) -> s
         second=later,
         worse=said("slower"),
         better=said("faster"),
-        description="; ".join(told) or "nothing measured",
+        description="; ".join(descriptions) or "nothing measured",
     )
-    return draw_forest(shown, texts, name, layout, group.control.effect if group.control else None)
+    return draw_forest(drawn, texts, name, layout, group.control.effect if group.control else None)
 
 
 def forest_figure(_summary: Summary, group: Group) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from envmatrix.report.figures.svg import COLOURS, Scale, line_element, marker_element, svg_drawing, text_element, ticks
 from envmatrix.report.formatting import format_bounds, format_count, format_decided_ratio, format_ratio
-from envmatrix.stats.history import Point, Series
+from envmatrix.stats.history import Change, Point, Series
 from envmatrix.stats.metrics import TICK_DIGITS, NumberFormatter
 from envmatrix.system.printable import printable_line
 
@@ -24,25 +25,22 @@ _MOST_MARKED = 40
 RunKey = tuple[str, str]
 
 
+class Mark(NamedTuple):
+    """One run of a curve: its value, the ends of its interval (None: not drawn), and both as text."""
+
+    run: RunKey
+    value: float
+    ends: tuple[float, float] | None
+    text: str
+
+
 @dataclass(frozen=True)
 class Curve:
-    """One series to draw: ``kind`` is its colour and mark, ``by_ratio`` selects ratios instead of means."""
+    """One series to draw: ``kind`` is its colour and mark."""
 
     kind: int
     series: Series
-    by_ratio: bool
-
-    @property
-    def points(self) -> list[tuple[Point, float]]:
-        """The runs with a value, and the value; a ratio without an interval does not count."""
-        if not self.by_ratio:
-            return [(point, point.mean) for point in self.series.points]
-        return [(point, point.ratio) for point in self.series.points if point.ratio is not None and self.ends(point)]
-
-    def ends(self, point: Point) -> tuple[float, float] | None:
-        """Return the interval of a run, None if none is drawn."""
-        has_interval = self.by_ratio and point.low is not None and point.high is not None
-        return (point.low, point.high) if has_interval else None  # type: ignore[return-value]
+    marks: tuple[Mark, ...]
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,8 @@ class Frame:
     label: str
     show: NumberFormatter
     name: str
-    marked: tuple[RunKey, ...] = ()
+    marked: tuple[RunKey, ...]
+    by_ratio: bool = False
 
 
 def run_order_key(point: Point) -> RunKey:
@@ -62,95 +61,91 @@ def run_order_key(point: Point) -> RunKey:
     return point.created, point.run
 
 
+def ratio_marks(series: Series) -> tuple[Mark, ...]:
+    """Return the ratios to the baseline; one without an interval does not count."""
+    return tuple(
+        Mark(
+            run_order_key(point),
+            point.ratio,
+            (point.low, point.high),
+            f"{format_ratio(point.ratio)} ({format_bounds(point.low, point.high)})",
+        )
+        for point in series.points
+        if point.ratio is not None and point.low is not None and point.high is not None
+    )
+
+
+def mean_marks(series: Series, show: NumberFormatter) -> tuple[Mark, ...]:
+    """Return the means."""
+    return tuple(Mark(run_order_key(point), point.mean, None, show(point.mean)) for point in series.points)
+
+
 def figure(frame: Frame, curves: Sequence[Curve]) -> str:
     """Return the svg element; '' if no curve has a value."""
-    values = [value for curve in curves for _, value in curve.points]
-    if not values:
+    marks = [mark for curve in curves for mark in curve.marks]
+    if not marks:
         return ""
-    if sum(len(curve.points) for curve in curves) <= _MOST_POINTS:
-        values += [end for curve in curves for point, _ in curve.points for end in curve.ends(point) or ()]
+    values = [mark.value for mark in marks]
+    if len(marks) <= _MOST_POINTS:
+        values += [end for mark in marks for end in mark.ends or ()]
     margin = (max(values) - min(values)) * 0.08 or max(values) * 0.05
     across = Scale(0, max(1, len(frame.runs) - 1), _LEFT + 10, _WIDTH - _RIGHT - 10)
     up = Scale(min(values) - margin, max(values) + margin, _HEIGHT - _BOTTOM, _TOP)
-    place = {run: index for index, run in enumerate(frame.runs)}
-    by_ratio = any(curve.by_ratio for curve in curves)
-    body = _axes(frame, across, up, by_ratio=by_ratio)
+    places = {run: across(index) for index, run in enumerate(frame.runs)}
+    body = _axes(frame, places, up)
     for run in frame.marked[-_MOST_MARKED:]:
-        x = across(place[run])
-        body += (
-            f"<g>{line_element(x, _TOP, x, _HEIGHT - _BOTTOM, 'since')}<title>other versions since this run</title></g>"
-        )
+        line = line_element(places[run], _TOP, places[run], _HEIGHT - _BOTTOM, "since")
+        body += f"<g>{line}<title>other versions since this run</title></g>"
     for curve in curves:
-        curve_shapes = _draw_curve(curve, place, across, up, frame.show)
-        body += f'<g class="s k{curve.kind % COLOURS} s{curve.kind}">{curve_shapes}</g>'
+        body += f'<g class="s k{curve.kind % COLOURS} s{curve.kind}">{_draw_curve(curve, places, up)}</g>'
     description = f"{frame.label} of {format_count(len(frame.runs), 'run')}, oldest at the left; flags mark new levels"
     return svg_drawing(_WIDTH, _HEIGHT, frame.title, description, body, f"figure-{frame.name}")
 
 
-def _axes(frame: Frame, across: Scale, up: Scale, *, by_ratio: bool) -> str:
-    parts = []
+def _axes(frame: Frame, places: Mapping[RunKey, float], up: Scale) -> str:
+    body = ""
     for value in ticks(up.low, up.high, 5):
-        kind = "one" if by_ratio and math.isclose(value, 1.0) else "grid"
-        parts.append(line_element(_LEFT, up(value), _WIDTH - _RIGHT, up(value), kind))
-        tick_text = f"{value:.6g}" if by_ratio else frame.show(value, digits=TICK_DIGITS)
-        parts.append(text_element(_LEFT - 8, up(value) + 4, tick_text, "end soft"))
-        parts.append(
-            text_element(_WIDTH - _RIGHT + 8, up(value) + 4, tick_text, "soft")
-        )  # the end that a narrow screen shows
+        kind = "one" if frame.by_ratio and math.isclose(value, 1.0) else "grid"
+        text = f"{value:.6g}" if frame.by_ratio else frame.show(value, digits=TICK_DIGITS)
+        body += line_element(_LEFT, up(value), _WIDTH - _RIGHT, up(value), kind)
+        body += text_element(_LEFT - 8, up(value) + 4, text, "end soft")
+        body += text_element(_WIDTH - _RIGHT + 8, up(value) + 4, text, "soft")  # the end that a narrow screen shows
     runs = frame.runs
-    shown_at = sorted({round(position) for position in np.linspace(0, len(runs) - 1, min(6, len(runs)))})
-    for index in shown_at:
+    for index in sorted({round(position) for position in np.linspace(0, len(runs) - 1, min(6, len(runs)))}):
         kind = "soft" if index == 0 < len(runs) - 1 else "end soft" if index == len(runs) - 1 else "mid soft"
-        parts.append(
-            text_element(across(index), _HEIGHT - _BOTTOM + 18, runs[index][0][:10] or runs[index][1], kind, 20)
-        )
-    parts.append(text_element(4, 12, frame.label, "soft"))
-    return "".join(parts) + text_element(_WIDTH - _RIGHT, _HEIGHT - 4, "runs in the order of their dates", "end soft")
+        date = runs[index][0][:10] or runs[index][1]
+        body += text_element(places[runs[index]], _HEIGHT - _BOTTOM + 18, date, kind, 20)
+    body += text_element(4, 12, frame.label, "soft")
+    return body + text_element(_WIDTH - _RIGHT, _HEIGHT - 4, "runs in the order of their dates", "end soft")
 
 
-def _draw_curve(curve: Curve, place: dict[RunKey, int], across: Scale, up: Scale, show: NumberFormatter) -> str:
-    points = curve.points
-    if not points:
+def _draw_curve(curve: Curve, places: Mapping[RunKey, float], up: Scale) -> str:
+    """Draw a line through the marks, or through means of neighbouring ones, and flags at changes of level."""
+    if not curve.marks:
         return ""
-    run_positions = np.array([place[run_order_key(point)] for point, _ in points], dtype=float)
-    values = np.array([value for _, value in points])
-    bins = np.array_split(np.arange(len(values)), min(_MOST_POINTS, len(values)))
-    xs = [across(float(run_positions[bin_rows].mean())) for bin_rows in bins]
-    ys = [up(float(values[bin_rows].mean())) for bin_rows in bins]
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(xs, ys, strict=True))
-    parts = [f'<polyline points="{path}" class="thin"/>']
-    if len(values) <= _MOST_POINTS:
-        for x, y, (point, value) in zip(xs, ys, points, strict=True):
-            parts.append(_draw_point(curve, point, value, (x, y), up, show))
-    index_of = {run_order_key(point): index for index, (point, _) in enumerate(points)}
+    positions = np.array([(places[mark.run], up(mark.value)) for mark in curve.marks])
+    bins = np.array_split(positions, min(_MOST_POINTS, len(positions)))
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (part.mean(axis=0) for part in bins))
+    body = f'<polyline points="{path}" class="thin"/>'
+    if len(positions) <= _MOST_POINTS:
+        body += "".join(_draw_mark(curve, mark, x, up) for mark, (x, _) in zip(curve.marks, positions, strict=True))
+    position_of = {mark.run: position for mark, position in zip(curve.marks, positions, strict=True)}
     for change in curve.series.changes:
-        index = index_of.get((change.created, change.run))
-        if index is not None:
-            parts.append(
-                _draw_flag(curve.series, change.run, change.factor, across(run_positions[index]), up(values[index]))
-            )
-    return "".join(parts)
+        if (change.created, change.run) in position_of:
+            body += _draw_flag(curve.series, change, *position_of[change.created, change.run])
+    return body
 
 
-def _draw_point(
-    curve: Curve, point: Point, value: float, position: tuple[float, float], up: Scale, show: NumberFormatter
-) -> str:
-    x, y = position
-    ends = curve.ends(point)
-    bar = line_element(x, up(ends[0]), x, up(ends[1]), "thin") if ends else ""
-    figures = (
-        f"{format_ratio(value)} ({format_bounds(*ends)})"
-        if ends
-        else format_ratio(value)
-        if curve.by_ratio
-        else show(value)
-    )
-    words = f"{printable_line(curve.series.environment, 40)}, {printable_line(point.run, 40)}: {figures}"
-    return f"<g>{bar}{marker_element(x, y, curve.kind // COLOURS, 3.5)}<title>{html.escape(words)}</title></g>"
+def _draw_mark(curve: Curve, mark: Mark, x: float, up: Scale) -> str:
+    bar = line_element(x, up(mark.ends[0]), x, up(mark.ends[1]), "thin") if mark.ends else ""
+    title = f"{printable_line(curve.series.environment, 40)}, {printable_line(mark.run[1], 40)}: {mark.text}"
+    shape = marker_element(x, up(mark.value), curve.kind // COLOURS, 3.5)
+    return f"<g>{bar}{shape}<title>{html.escape(title)}</title></g>"
 
 
-def _draw_flag(series: Series, run: str, factor: float, x: float, y: float) -> str:
-    words = f"{printable_line(series.environment, 40)}: x{format_decided_ratio(factor)} since {printable_line(run, 40)}"
+def _draw_flag(series: Series, change: Change, x: float, y: float) -> str:
+    factor = f"x{format_decided_ratio(change.factor)}"
+    title = f"{printable_line(series.environment, 40)}: {factor} since {printable_line(change.run, 40)}"
     flag = f'<polygon points="{x:.1f},{y - 22:.1f} {x + 9:.1f},{y - 18:.1f} {x:.1f},{y - 14:.1f}" class="mark"/>'
-    label = text_element(x + 11, y - 14, f"x{format_decided_ratio(factor)}", "soft")
-    return f"<g>{line_element(x, y, x, y - 22, 'thin')}{flag}{label}<title>{html.escape(words)}</title></g>"
+    label = text_element(x + 11, y - 14, factor, "soft")
+    return f"<g>{line_element(x, y, x, y - 22, 'thin')}{flag}{label}<title>{html.escape(title)}</title></g>"

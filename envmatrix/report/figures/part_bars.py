@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from envmatrix.report.explanation import Scale as Unit
 from envmatrix.report.explanation import line_of, whys
-from envmatrix.report.figures.svg import Scale, line_element, marker_element, svg_drawing, text_element, ticks
+from envmatrix.report.figures.svg import Scale, marker_element, rectangle, svg_drawing, text_element, ticks, x_grid
 from envmatrix.report.group import Group
 from envmatrix.stats.attribution.explanation import Explanation
 from envmatrix.stats.step_account import PARTS
@@ -26,12 +26,8 @@ def part_bars(group: Group, name: str = "why") -> str:
     unit = Unit.of(max(ends, key=abs))
     bottom = _TOP + _ROW * len(explained) + 6
     scale = Scale(min(0.0, *ends), max(0.0, *ends), _LEFT, _WIDTH - _RIGHT)
-    body = _legend(explained)
-    for value in ticks(scale.low / unit.seconds, scale.high / unit.seconds):
-        x = scale(value * unit.seconds)
-        body += line_element(x, _TOP, x, bottom, "grid" if value else "one") + text_element(
-            x, bottom + 16, f"{value:.6g}", "mid soft"
-        )
+    values = ticks(scale.low / unit.seconds, scale.high / unit.seconds)
+    body = _legend(explained) + x_grid(scale, values, _TOP, bottom, base=0.0, unit=unit.seconds)
     for number, (label, why) in enumerate(explained):
         body += _bar(label, why, scale, _TOP + _ROW * (number + 0.5) + 3, unit)
     body += text_element((_LEFT + _WIDTH - _RIGHT) / 2, bottom + 34, f"{unit.unit} per {explained[0][1].per}", "mid")
@@ -50,7 +46,9 @@ def _legend(explained: list[tuple[str, Explanation]]) -> str:
     body, x = "", _LEFT
     for name, label in PARTS.items():
         if name in counted:
-            body += f'<g class="{_COLOURS[name]}">{_rectangle(x, 6, 12)}</g>' + text_element(x + 18, 17, label, "soft")
+            body += f'<g class="{_COLOURS[name]}">{rectangle(x, 6, 12, _HEIGHT)}</g>' + text_element(
+                x + 18, 17, label, "soft"
+            )
             x += 40 + 7 * len(label)
     return body
 
@@ -62,7 +60,9 @@ def _bar(label: str, why: Explanation, scale: Scale, y: float, unit: Unit) -> st
         start, end = at[grows], at[grows] + part.change.mean
         left, right = sorted((scale(start), scale(end)))
         at[grows] = end
-        body += f'<g class="{_COLOURS[part.name]}">{_rectangle(left, y - _HEIGHT / 2, right - left)}</g>'
+        body += (
+            f'<g class="{_COLOURS[part.name]}">{rectangle(left, y - _HEIGHT / 2, max(0.5, right - left), _HEIGHT)}</g>'
+        )
     whole = why.parts.whole.mean
     words = f"{unit.number(whole)} {unit.unit}"
     return (
@@ -71,7 +71,3 @@ def _bar(label: str, why: Explanation, scale: Scale, y: float, unit: Unit) -> st
         + f'<g class="same">{marker_element(scale(whole), y, 3)}</g>'
         + text_element(_WIDTH - _RIGHT + 14, y + 4, words)
     )
-
-
-def _rectangle(x: float, y: float, width: float) -> str:
-    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(0.5, width):.1f}" height="{_HEIGHT:.1f}" class="mark"/>'

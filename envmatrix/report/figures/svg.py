@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from envmatrix.report.formatting import svg_text
@@ -65,6 +66,11 @@ def line_element(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{kind}"/>'
 
 
+def rectangle(x: float, y: float, width: float, height: float) -> str:
+    """Return a filled rectangle."""
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" class="mark"/>'
+
+
 def marker_element(x: float, y: float, shape: int, size: float = 4.5) -> str:
     """Return one of four shapes at a position, so that environments differ in more than colour."""
     if shape % 4 == 0:
@@ -115,6 +121,16 @@ def log_ticks(low: float, high: float, most: int = 8) -> list[float]:
     powers = range(math.floor(math.log2(low)), math.ceil(math.log2(high)) + 1)
     step = max(1, math.ceil(len(powers) / most))
     return [2.0**power for power in powers if low <= 2.0**power <= high and power % step == 0]
+
+
+def x_grid(scale: Scale, values: Iterable[float], top: float, bottom: float, *, base: float, unit: float = 1.0) -> str:
+    """Return a vertical line and its number for each of ``values`` (in units of ``unit``); that of ``base`` is dark."""
+    lines = ((scale(value * unit), value) for value in values)
+    return "".join(
+        line_element(x, top, x, bottom, "one" if value == base else "grid")
+        + text_element(x, bottom + 16, f"{value:.6g}", "mid soft")
+        for x, value in lines
+    )
 
 
 def svg_drawing(width: float, height: float, title: str, description: str, body: str, name: str) -> str:

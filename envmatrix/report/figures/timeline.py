@@ -1,8 +1,11 @@
-"""The figure of every trial over time, coloured by environment; it makes drift of the machine visible."""
+"""The figures over time: every trial of a run, coloured by environment, and the step times from the first step on."""
 
 from __future__ import annotations
 
 import html
+from collections.abc import Callable
+from functools import partial
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +23,8 @@ from envmatrix.report.figures.svg import (
 from envmatrix.report.group import Group
 from envmatrix.report.summary import Summary
 from envmatrix.stats.measurements import OUTCOMES
-from envmatrix.stats.metrics import TICK_DIGITS, Metric
+from envmatrix.stats.metrics import TICK_DIGITS, Metric, show_seconds
+from envmatrix.stats.steady_state.startup import Start
 from envmatrix.system.printable import printable_line
 
 WIDTH, HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 860.0, 316.0, 70.0, 14.0, 28.0, 40.0
@@ -45,37 +49,21 @@ def _times(summary: Summary) -> tuple[Floats, str]:
     return np.arange(started.size, dtype=np.float64), "trial"
 
 
-def _trial_marks(xs: Floats, ys: Floats, titles: list[str], shape: int, many: bool) -> str:
-    if many:
-        path = "".join(f"M{x:.0f} {y:.0f}h2" for x, y in zip(xs, ys, strict=True))
-        return f'<path d="{path}" class="thin" style="stroke-width:2"/>'
-    marks = zip(xs, ys, titles, strict=True)
-    return "".join(f"<g>{marker_element(x, y, shape, 4)}<title>{title}</title></g>" for x, y, title in marks)
-
-
-def _broken_trial_marks(xs: Floats, y: float) -> str:
-    return "".join(
-        line_element(x - 3, y - 3, x + 3, y + 3, "broken") + line_element(x - 3, y + 3, x + 3, y - 3, "broken")
-        for x in xs
-    )
-
-
 def axis_title(metric: Metric) -> str:
     """Return the title of a metric's axis, with the unit only for rates; labels of times and sizes have it."""
     return f"{metric.label}, {metric.unit}" if metric.unit and metric.better == "higher" else metric.label
 
 
-def _axes(across: Scale, up: Scale, metric: Metric, label: str) -> str:
-    parts = []
-    for value in ticks(up.low, up.high, 6):
-        parts.append(line_element(_LEFT, up(value), WIDTH - _RIGHT, up(value), "grid"))
-        parts.append(text_element(_LEFT - 8, up(value) + 4, metric.show(value, digits=TICK_DIGITS), "end soft"))
-    parts += [
-        text_element(across(value), HEIGHT - _BOTTOM + 18, f"{value:g}", "mid soft")
-        for value in ticks(across.low, across.high, 8)
-    ]
-    parts.append(text_element(4, 14, axis_title(metric), "soft"))
-    return "".join(parts) + text_element((_LEFT + WIDTH) / 2, HEIGHT - 4, label, "mid soft")
+def _grid(across: Scale, up: Scale, show: Callable[[float], str]) -> str:
+    """Return horizontal lines with numbers at the left, and the numbers of the horizontal axis."""
+    lines = (
+        line_element(_LEFT, up(value), WIDTH - _RIGHT, up(value), "grid")
+        + text_element(_LEFT - 8, up(value) + 4, show(value), "end soft")
+        for value in ticks(up.low, up.high, 6)
+    )
+    times = ticks(across.low, across.high, 8)
+    numbers = (text_element(across(value), HEIGHT - _BOTTOM + 18, f"{value:g}", "mid soft") for value in times)
+    return "".join((*lines, *numbers))
 
 
 def _scales(times: Floats, values: Floats) -> tuple[Scale, Scale]:
@@ -99,25 +87,29 @@ def timeline(summary: Summary, group: Group, name: str = "time") -> str:
     times, values = times[trial_rows], trials.primary[group.metric.name][trial_rows]
     arm_index, outcome = trials.arm[trial_rows], trials.outcome[trial_rows]
     across, up = _scales(times, values)
-    body, colours = _axes(across, up, group.metric, label), environment_colours(summary)
+    body = _grid(across, up, partial(group.metric.show, digits=TICK_DIGITS))
+    body += text_element(4, 14, axis_title(group.metric), "soft")
+    body += text_element((_LEFT + WIDTH) / 2, HEIGHT - 4, label, "mid soft")
+    colours = environment_colours(summary)
     for index in arm_rows:
         environment = summary.plan.arms[index].environment
-        environment_rows = np.flatnonzero((arm_index == index) & np.isfinite(values))
-        xs, ys = (
-            np.array([scale(v) for v in data[environment_rows]]) for scale, data in ((across, times), (up, values))
-        )
-        titles = [
-            f"{printable_line(environment, 40)}, block {trials.block[trial_rows[i]]}: {group.metric.show(values[i])}"
-            for i in environment_rows[:_MOST_MARKS]
-        ]
-        kind = colours[environment]
-        dots = _trial_marks(
-            xs, ys, [html.escape(words) for words in titles], kind // COLOURS, trial_rows.size > _MOST_MARKS
-        )
-        body += f'<g class="s k{kind % COLOURS} s{kind}">{dots}</g>'
-    body += _broken_trial_marks(
-        np.array([across(t) for t in times[outcome != OUTCOMES.index("ok")]]), HEIGHT - _BOTTOM - 6
-    )
+        kind, rows = colours[environment], np.flatnonzero((arm_index == index) & np.isfinite(values))
+        places = [(across(times[i]), up(values[i])) for i in rows]
+        if trial_rows.size > _MOST_MARKS:
+            path = "".join(f"M{x:.0f} {y:.0f}h2" for x, y in places)
+            marks = f'<path d="{path}" class="thin" style="stroke-width:2"/>'
+        else:
+            name_text = printable_line(environment, 40)
+            blocks, figures = trials.block[trial_rows[rows]], map(group.metric.show, values[rows])
+            titles = (f"{name_text}, block {block}: {text}" for block, text in zip(blocks, figures, strict=True))
+            marks = "".join(
+                f"<g>{marker_element(x, y, kind // COLOURS, 4)}<title>{html.escape(title)}</title></g>"
+                for (x, y), title in zip(places, titles, strict=True)
+            )
+        body += f'<g class="s k{kind % COLOURS} s{kind}">{marks}</g>'
+    y = HEIGHT - _BOTTOM - 6
+    for x in map(across, times[outcome != OUTCOMES.index("ok")]):
+        body += line_element(x - 3, y - 3, x + 3, y + 3, "broken") + line_element(x - 3, y + 3, x + 3, y - 3, "broken")
     title = f"Every trial over time: {group.workload} on {group.engine}"
     description = (
         f"{group.metric.label} of {trial_rows.size} trials in the order they ran; crosses are trials not counted"
@@ -147,3 +139,41 @@ def _legend(summary: Summary, group: Group) -> tuple[float, str]:
         entry = marker_element(x, y, kind // COLOURS, 4.5) + text_element(x + 10, y + 4, name, limit=_LEGEND_LETTERS)
         parts.append(f'<g class="k{kind % COLOURS}">{entry}</g>')
     return 10.0 + 18 * -(-len(names) // _LEGEND_COLUMNS), "".join(parts)
+
+
+#: Upper end of the axis in median steps; a slow first step would flatten all others.
+_HIGHEST = 2.0
+
+
+def step_time_curve(summary: Summary, group: Group, name: str = "start") -> str:
+    """Return the figure of a group's steady-state runs as an svg element; '' without any."""
+    names = {row.arm.name for row in group.all_rows}
+    shown_starts = [start for start in summary.starts if start.curve and start.arm.name in names]
+    if not shown_starts:
+        return ""
+    steps = [step for start in shown_starts for _, step in start.curve]
+    high = min(max(steps), _HIGHEST * median(steps))
+    across = Scale(0.0, max(start.curve[-1][0] for start in shown_starts), _LEFT, WIDTH - _RIGHT)
+    up = Scale(0.9 * min(steps), high * 1.02, HEIGHT - _BOTTOM, _TOP)
+    colours = environment_colours(summary)
+    body = text_element(4, 14, "time of a step", "soft")
+    body += _grid(across, up, partial(show_seconds, digits=TICK_DIGITS))
+    body += text_element((_LEFT + WIDTH) / 2, HEIGHT - 4, "seconds since the first step began", "mid soft")
+    body += "".join(_line(start, colours[start.arm.environment], across, up) for start in shown_starts)
+    title = f"Step times from the first step on: {group.workload} on {group.engine}"
+    description = f"times of the steps of {len(shown_starts)} processes over the seconds since their first step began"
+    return svg_drawing(WIDTH, HEIGHT, title, description, body, name)
+
+
+def start_figure(summary: Summary, group: Group) -> str:
+    """Draw the figure for a separate file, with its legend (in HTML the legend is outside the figure)."""
+    return with_legend(step_time_curve(summary, group), summary, group)
+
+
+def _line(start: Start, kind: int, across: Scale, up: Scale) -> str:
+    points = " ".join(f"{across(seconds):.1f},{up(step):.1f}" for seconds, step in start.curve)
+    shapes = f'<polyline points="{points}" class="thin"/>'
+    steady = start.steady
+    if steady and steady.seconds is not None and steady.step_s is not None:
+        shapes += marker_element(across(steady.seconds), up(steady.step_s), kind // COLOURS)
+    return f'<g class="s k{kind % COLOURS} s{kind}">{shapes}</g>'

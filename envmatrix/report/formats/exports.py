@@ -1,4 +1,4 @@
-"""Exports for other programs: CSV, pyperf JSON, and figures as files."""
+"""Exports for other programs: CSV, Parquet, pyperf JSON, and figures as files."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from functools import partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from envmatrix.errors import InputError, suggestion
 from envmatrix.matrix.model import Workload
@@ -18,15 +21,70 @@ from envmatrix.plan import Arm
 from envmatrix.report.catalog import BuiltIn, draw_figure
 from envmatrix.report.figures.svg import standalone_svg
 from envmatrix.report.figures.svg_to_pdf import to_pdf
-from envmatrix.report.formats.json_file import summary_to_json
+from envmatrix.report.formats.html_file import to_html
+from envmatrix.report.formats.json_file import to_summary_json
+from envmatrix.report.formats.junit import to_junit
 from envmatrix.report.formats.markdown import to_markdown
+from envmatrix.report.formats.openmetrics import to_openmetrics
 from envmatrix.report.summary import Summary
 from envmatrix.report.tables.columns import effect_values, value_names
+from envmatrix.stats.measurements import OUTCOMES, WORK_COLUMNS, Floats, Integers
 from envmatrix.stats.metrics import METRICS, OWN_COLUMN_PREFIXES, THROUGHPUT, Metric
 from envmatrix.stats.primary_metric import own_metrics
 from envmatrix.stats.step_account import COLUMNS
 from envmatrix.system.bench_options import options
 from envmatrix.system.printable import printable_text
+
+
+def to_parquet(summary: Summary) -> bytes:
+    """Return the file: every trial in the order they ran, failed ones too, with null for missing values.
+
+    ``started`` is in seconds since 1970 (UTC). Metrics are in their own units; each column's metadata has the unit and
+    which direction is better. Raises InputError if pyarrow is not installed.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise InputError(
+            f"pyarrow, which writes Parquet, cannot be used here ({error})",
+            remedy=f"{sys.executable} -m pip install pyarrow, or --as trials-csv, which needs nothing",
+        ) from error
+    named_columns = list(_columns(summary, pyarrow))
+    file_metadata = {
+        "envmatrix.run": printable_text(summary.run.name),
+        "envmatrix.created": printable_text(summary.run.created),
+    }
+    schema = pyarrow.schema([field for field, _ in named_columns], metadata=file_metadata)
+    out = io.BytesIO()
+    arrays = [pyarrow.array(values, field.type, from_pandas=True) for field, values in named_columns]
+    pyarrow.parquet.write_table(pyarrow.Table.from_arrays(arrays, schema=schema), out)
+    return out.getvalue()
+
+
+def _columns(summary: Summary, arrow: Any) -> Iterator[tuple[Any, object]]:
+    """Yield each column's pyarrow.Field and its values, NaN if missing."""
+    measured = summary.measured
+    trials, arms = measured.trials, [summary.plan.arms[index] for index in measured.trials.arm]
+    for name in ("workload", "engine", "environment"):
+        yield arrow.field(name, arrow.string()), [printable_text(getattr(arm, name)) for arm in arms]
+    yield arrow.field("block", arrow.int64()), trials.block
+    yield arrow.field("outcome", arrow.string()), [OUTCOMES[index] for index in trials.outcome]
+    yield arrow.field("started", arrow.float64(), metadata={"unit": "s"}), trials.started
+    block_index = np.searchsorted(measured.blocks, trials.block)
+    ok = trials.outcome == OUTCOMES.index("ok")
+    for name in (*METRICS, *WORK_COLUMNS, *(name for name in measured.table if name.startswith(OWN_COLUMN_PREFIXES))):
+        metric = METRICS.get(name)
+        column_metadata = {"unit": metric.unit, "better": metric.better} if metric else None
+        values = _values(measured.table[name], trials.arm, block_index, ok)
+        yield arrow.field(printable_text(name), arrow.float64(), metadata=column_metadata), values
+    for name in COLUMNS:
+        yield arrow.field(name, arrow.float64()), _values(measured.table[name], trials.arm, block_index, ok)
+
+
+def _values(table: Floats, arm: Integers, block_index: Integers, ok: NDArray[np.bool_]) -> Floats:
+    return np.where(ok, table[arm, block_index], np.nan) if arm.size else np.zeros(0)
+
 
 _WARM_UP_OPTIONS = ("warmup_steps", "verify_steps", "compile")
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
@@ -36,34 +94,31 @@ def _cell(value: object) -> str:
     """Return a cell; quote text that a spreadsheet would run as a formula."""
     if isinstance(value, float):
         return repr(value) if math.isfinite(value) else ""
-    text = printable_text(value) if value is not None else ""
+    text = printable_text(" ".join(value) if isinstance(value, list) else "" if value is None else value)
     return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
+
+
+def _csv(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    out = io.StringIO()
+    csv.writer(out).writerows([_cell(value) for value in row] for row in (head, *rows))
+    return out.getvalue()
 
 
 def effects_csv(summary: Summary) -> str:
     """Return a CSV with one line per effect."""
-    out = io.StringIO()
-    writer = csv.writer(out)
-    writer.writerow(value_names())
-    for _, row in effect_values(summary):
-        writer.writerow([_cell(" ".join(v) if isinstance(v, list) else v) for v in row.values()])
-    return out.getvalue()
+    return _csv(value_names(), (row.values() for _, row in effect_values(summary)))
 
 
 def trials_csv(summary: Summary) -> str:
     """Return a CSV with one line per successful trial and all metrics in their own units."""
-    out = io.StringIO()
-    writer = csv.writer(out)
-    measured = summary.measured
+    measured, rows = summary.measured, list[list[object]]()
     names = [*METRICS, *COLUMNS, *(name for name in measured.table if name.startswith(OWN_COLUMN_PREFIXES))]
-    writer.writerow(["workload", "engine", "environment", "block", *map(_cell, names)])
     for index, arm in enumerate(summary.plan.arms):
         for column, block in enumerate(measured.blocks):
             values = [float(measured.table[name][index, column]) for name in names]
             if any(map(math.isfinite, values)):
-                arm_names = [_cell(text) for text in (arm.workload, arm.engine, arm.environment)]
-                writer.writerow([*arm_names, int(block), *map(_cell, values)])
-    return out.getvalue()
+                rows.append([arm.workload, arm.engine, arm.environment, int(block), *values])
+    return _csv(["workload", "engine", "environment", "block", *names], rows)
 
 
 def _pyperf_values(summary: Summary, arm: Arm, metric: Metric) -> list[tuple[float, float, float]]:
@@ -81,12 +136,7 @@ def _pyperf_values(summary: Summary, arm: Arm, metric: Metric) -> list[tuple[flo
         times = 1.0 / values if metric.better == "higher" else values
         warm = warm_up / (untimed * samples / steps)
     is_positive = np.isfinite(times) & (times > 0)
-    return [
-        (value, when, warm_up_s)
-        for value, when, warm_up_s in zip(
-            times[is_positive].tolist(), started[is_positive].tolist(), warm[is_positive].tolist(), strict=True
-        )
-    ]
+    return list(zip(*(column[is_positive].tolist() for column in (times, started, warm)), strict=True))
 
 
 def _warm_up_steps(workload: Workload | None) -> int:
@@ -100,12 +150,10 @@ def _warm_up_steps(workload: Workload | None) -> int:
 
 
 def _pyperf_run(value: float, started: float, warm_up: float, created: str) -> dict[str, object]:
-    start_time = datetime.fromtimestamp(started, timezone.utc) if math.isfinite(started) else None
-    document: dict[str, object] = {
-        "metadata": {"date": f"{start_time:%Y-%m-%d %H:%M:%S}" if start_time else created},
-        "values": [value],
-    }
-    return {**document, "warmups": [[1, warm_up]]} if math.isfinite(warm_up) else document
+    if math.isfinite(started):
+        created = f"{datetime.fromtimestamp(started, timezone.utc):%Y-%m-%d %H:%M:%S}"
+    warm_ups = {"warmups": [[1, warm_up]]} if math.isfinite(warm_up) else {}
+    return {"metadata": {"date": created}, "values": [value], **warm_ups}
 
 
 def _pyperf_benchmarks(summary: Summary, arm: Arm, created: str) -> Iterator[dict[str, object]]:
@@ -120,14 +168,9 @@ def _pyperf_benchmarks(summary: Summary, arm: Arm, created: str) -> Iterator[dic
         unit = "byte" if metric.unit == "B" and metric.better == "lower" else "second"
         metric_text = f"{metric.label}{f' ({metric.unit})' if metric.unit else ''}"
         description = f"one over {metric_text}: more of it is better" if metric.better == "higher" else metric_text
+        names = {"name": printable_text(name), "unit": unit, "loops": 1, "inner_loops": 1}
         if values:
-            metadata = {
-                "name": printable_text(name),
-                "unit": unit,
-                "loops": 1,
-                "inner_loops": 1,
-                "description": printable_text(description),
-            }
+            metadata = {**names, "description": printable_text(description)}
             yield {"metadata": metadata, "runs": [_pyperf_run(*trial, created) for trial in values]}
 
 
@@ -139,11 +182,8 @@ def pyperf_json(summary: Summary, environment: str) -> str:
     """
     arms = [arm for arm in summary.plan.arms if arm.environment == environment]
     if not arms:
-        known_environments = {arm.environment for arm in summary.plan.arms}
-        raise InputError(
-            f"run {summary.run.name} has no environment {environment!r}",
-            remedy=suggestion(environment, known_environments),
-        )
+        known = suggestion(environment, {arm.environment for arm in summary.plan.arms})
+        raise InputError(f"run {summary.run.name} has no environment {environment!r}", remedy=known)
     created = summary.run.created.replace("T", " ").rstrip("Z")[:19]
     benchmarks = [benchmark for arm in arms for benchmark in _pyperf_benchmarks(summary, arm, created)]
     if not benchmarks:
@@ -177,20 +217,18 @@ def _group_figure(summary: Summary, kind: str, group: int) -> str:
     return figure
 
 
-def _json(summary: Summary, _: str) -> str:
-    return json.dumps(summary_to_json(summary), indent=1, allow_nan=False) + "\n"
-
-
-def _html(summary: Summary, _: str) -> str:
-    from envmatrix.report.formats.html_file import to_html
-
-    return to_html(summary)
-
-
 #: Factories of the formats, for the catalog.
-json_report = partial(BuiltIn, _json, "json", "summary.json")
+json_report = partial(
+    BuiltIn,
+    lambda summary, _: to_summary_json(summary),
+    "json",
+    "summary.json",
+)
 markdown_report = partial(BuiltIn, lambda summary, _: to_markdown(summary), "markdown", "report.md")
-html_report = partial(BuiltIn, _html, "html", "report.html")
+html_report = partial(BuiltIn, lambda summary, _: to_html(summary), "html", "report.html")
 csv_report = partial(BuiltIn, lambda summary, _: effects_csv(summary), "csv")
 trials_csv_report = partial(BuiltIn, lambda summary, _: trials_csv(summary), "trials-csv")
 pyperf_report = partial(BuiltIn, pyperf_json, "pyperf")
+parquet_report = partial(BuiltIn, lambda summary, _: to_parquet(summary), "parquet")
+openmetrics_report = partial(BuiltIn, lambda summary, _: to_openmetrics(summary), "openmetrics")
+junit_report = partial(BuiltIn, lambda summary, _: to_junit(summary), "junit")

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from envmatrix.plan.schedule import CONTROL
-from envmatrix.report.figures.history import Curve, Frame, RunKey, figure, run_order_key
+from envmatrix.report.figures.history import Curve, Frame, RunKey, figure, mean_marks, ratio_marks, run_order_key
 from envmatrix.report.figures.timeline import axis_title
 from envmatrix.report.formats.html_file import page_environment, page_values
 from envmatrix.report.formatting import format_count
-from envmatrix.report.tables.history_columns import changes_summary, series_columns, series_metric, short_run_legend
+from envmatrix.report.tables.history import changes_summary, series_columns, series_metric, short_run_legend
 from envmatrix.stats.history import History, Series, series_group
 from envmatrix.stats.inference.change_points import MIN_RUNS
 
@@ -67,14 +67,14 @@ def _history_view(number: int, group: tuple[str, ...], series: tuple[Series, ...
     host, workload, engine, schedule, _ = group
     metric = series_metric(*series)
     title = ", ".join(filter(None, (f"{workload} on {engine}", schedule, host)))
-    has_ratios = [not one.is_machine and bool(Curve(0, one, by_ratio=True).points) for one in series]
     updates = tuple(_updates(series))
     runs = tuple(sorted({run_order_key(point) for one in series for point in one.points}))
-    marked = tuple((one.created, one.run) for one in updates)
-    of_ratio = Frame(runs, title, "ratio to the baseline", metric.show, f"h{number}", marked)
+    marked = tuple((update.created, update.run) for update in updates)
+    of_ratio = Frame(runs, title, "ratio to the baseline", metric.show, f"h{number}", marked, by_ratio=True)
     of_mean = Frame(runs, f"{title}: the machine", axis_title(metric), metric.show, f"m{number}", marked)
-    ratios = [Curve(kind, one, by_ratio=True) for kind, one in enumerate(series) if has_ratios[kind]]
-    means = [Curve(kind, one, by_ratio=False) for kind, one in enumerate(series) if not has_ratios[kind]]
+    marks = [() if one.is_machine else ratio_marks(one) for one in series]
+    ratios = [Curve(kind, one, marks[kind]) for kind, one in enumerate(series) if marks[kind]]
+    means = [Curve(kind, one, mean_marks(one, metric.show)) for kind, one in enumerate(series) if not marks[kind]]
     main_figure = figure(of_ratio, ratios) if ratios else figure(of_mean, means)
     machine_figure = figure(of_mean, means) if ratios else ""
     if len(runs) < 2:  # the table has more information than a single point
@@ -87,25 +87,17 @@ def _history_view(number: int, group: tuple[str, ...], series: tuple[Series, ...
 def _updates(series: Sequence[Series]) -> Iterator[Update]:
     """Yield the runs with a version that differs from the previous run, oldest first."""
     changes_by_run: dict[RunKey, dict[tuple[str, str, str], list[str]]] = {}
-    for environment_series in series:
-        for before, point in itertools.pairwise(environment_series.points):
+    for one in series:
+        for before, point in itertools.pairwise(one.points):
             was = dict(before.versions)
             for what, now in point.versions:
-                if what in was and was[what] != now:
-                    changes_by_run.setdefault(run_order_key(point), {}).setdefault((what, was[what], now), []).append(
-                        environment_series.environment
-                    )
-    environment_count = len(
-        {environment_series.environment for environment_series in series if environment_series.environment != CONTROL}
-    )
+                if was.get(what, now) != now:
+                    changes = changes_by_run.setdefault(run_order_key(point), {})
+                    changes.setdefault((what, was[what], now), []).append(one.environment)
+    everywhere = {one.environment for one in series} - {CONTROL}
     for (created, run), changes in sorted(changes_by_run.items()):
-        update_changes = []
-        for (what, before_it, now), names in changes.items():
-            environments = tuple(name for name in names if name != CONTROL)
-            update_changes.append(
-                (what, before_it, now, () if len(environments) == environment_count else tuple(names))
-            )
-        yield Update(run, created, tuple(update_changes))
+        named = ((*version, () if everywhere <= {*names} else tuple(names)) for version, names in changes.items())
+        yield Update(run, created, tuple(named))
 
 
 def to_html(history: History, results: str | None = None) -> str:

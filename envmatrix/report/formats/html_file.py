@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from envmatrix.plan import shown_name
 from envmatrix.plan.environment import Environment
 from envmatrix.report.attribution import (
     attribution_title,
+    cumulative_title,
     cumulative_waterfall_rows,
     unproved_gain_note,
     waterfall,
@@ -21,20 +22,18 @@ from envmatrix.report.explanation import PARTS_NOTE, line_of, reasons_of, whys
 from envmatrix.report.figures.forest import NARROW, forest
 from envmatrix.report.figures.heat_map import heat_map, heat_style
 from envmatrix.report.figures.part_bars import part_bars
-from envmatrix.report.figures.step_times import step_time_curve
 from envmatrix.report.figures.svg import COLOURS, figure_style, marker_element, palette
-from envmatrix.report.figures.timeline import environment_colours, timeline
+from envmatrix.report.figures.timeline import environment_colours, step_time_curve, timeline
 from envmatrix.report.formatting import format_bounds, format_count, format_decided_ratio, format_p_value, format_ratio
 from envmatrix.report.glossary import code_markup, glossary_words, link_words
 from envmatrix.report.group import Group, Row, use_command
 from envmatrix.report.summary import Summary
-from envmatrix.report.tables.columns import Cell, Column, columns_of
-from envmatrix.report.tables.engines import ENGINES_NOTE
+from envmatrix.report.tables.columns import Column, columns_of
 from envmatrix.report.tables.evidence import evidence_table
 from envmatrix.report.tables.plain import PlainTable, node_table
 from envmatrix.report.tables.scaling import scaling_sentence
 from envmatrix.report.tables.starts import starts_note
-from envmatrix.report.tables.workloads import WORKLOADS_NOTE
+from envmatrix.report.tables.workloads import ENGINES_NOTE, WORKLOADS_NOTE
 from envmatrix.stats.attribution.main_effects import Attribution
 from envmatrix.stats.effects import DISQUALIFYING_FLAGS
 from envmatrix.stats.inference.moderated_variance import LEAST_UNITS
@@ -100,44 +99,24 @@ _ORDERS: Mapping[str, Callable[[Row], float | None]] = {
 }
 
 
-@dataclass(frozen=True)
-class GroupTable:
-    """The table of one group: columns with headings, rows with cells, and orders of the rows.
-
-    An order is (its name, the position of each row); the first is the order of ``rows``.
-    """
-
-    columns: tuple[tuple[Column, str], ...]
-    rows: tuple[tuple[Row, tuple[tuple[Column, Cell], ...]], ...]
-    orders: tuple[tuple[str, tuple[int, ...]], ...]
-
-
-def _group_table(group: Group) -> GroupTable:
+def _group_table(group: Group) -> dict[str, object]:
+    """Return the columns with their headings, the rows with their cells, and the orders of the rows."""
     columns = columns_of(group, "html")
-    rows = tuple((row, tuple((column, column.cell_of(row, group)) for column in columns)) for row in group.all_rows)
-    heads = tuple((column, column.heading(group)) for column in columns)
-    return GroupTable(heads, rows, tuple(_orders(group.all_rows)))
+    return {
+        "columns": [(column, column.heading(group)) for column in columns],
+        "rows": [(row, [(column, column.cell_of(row, group)) for column in columns]) for row in group.all_rows],
+        "orders": list(_orders(group.all_rows)),
+    }
 
 
 def _orders(rows: tuple[Row, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield the selectable orders of the rows: smallest value first, unknown values last."""
+    """Yield the name and the position of each row of every order: smallest value first, unknown values last."""
     yield "speed-up", tuple(range(len(rows)))
     for name, key in _ORDERS.items():
         values = [key(row) for row in rows]
         if len(set(values)) > 1:
             ranked = sorted(range(len(rows)), key=lambda index: (values[index] is None, values[index] or 0, index))
             yield name, tuple(ranked.index(index) for index in range(len(rows)))
-
-
-@dataclass(frozen=True)
-class Figures:
-    """The figures of one group, as markup."""
-
-    forest: str
-    narrow: str
-    time: str
-    start: str
-    why: str
 
 
 def page_values(kinds: int) -> dict[str, object]:
@@ -175,14 +154,9 @@ def provenance(summary: Summary) -> list[tuple[str, str]]:
     """Return the data needed to judge and repeat the run, as (name, value)."""
     run = summary.run
     rows = [
-        ("run", run.name),
-        ("created", run.created),
-        ("design", run.plan.design),
-        ("launcher", run.launcher),
-        ("seed", str(run.plan.seed)),
-        ("matrix", run.matrix_digest),
-        ("benchmark", run.bench_digest),
-    ]
+        ("run", run.name), ("created", run.created), ("design", run.plan.design), ("launcher", run.launcher),
+        ("seed", str(run.plan.seed)), ("matrix", run.matrix_digest), ("benchmark", run.bench_digest),
+    ]  # fmt: skip
     rows += [("schedule", summary.schedule)] if summary.schedule else []
     host = {key: value for key, value in asdict(observed_host(run.host, summary.measured)).items() if value is not None}
     rows += [("processor", summary.processors)] if summary.processors else []
@@ -212,20 +186,21 @@ def _reproduce_commands(summary: Summary) -> str:
     return "\n".join(shlex.join(("envmatrix", *words)) for words in (command, ("report", summary.run.name)))
 
 
-def _figures(summary: Summary) -> list[Figures]:
+def _figures(summary: Summary) -> list[dict[str, str]]:
+    """Return the figures of each group, as markup."""
     from markupsafe import Markup  # the figure escapes every text inside it
 
     svg_texts = (
-        (
-            forest(group, f"f{n}"),
-            forest(group, f"n{n}", NARROW),
-            timeline(summary, group, f"t{n}"),
-            step_time_curve(summary, group, f"s{n}"),
-            part_bars(group, f"y{n}"),
-        )
+        {
+            "forest": forest(group, f"f{n}"),
+            "narrow": forest(group, f"n{n}", NARROW),
+            "time": timeline(summary, group, f"t{n}"),
+            "start": step_time_curve(summary, group, f"s{n}"),
+            "why": part_bars(group, f"y{n}"),
+        }
         for n, group in enumerate(summary.groups)
     )
-    return [Figures(*map(Markup, texts)) for texts in svg_texts]
+    return [{name: Markup(text) for name, text in figures.items()} for figures in svg_texts]  # noqa: S704
 
 
 def _attribution_figures(summary: Summary) -> list[tuple[str, str, Attribution | None]]:
@@ -235,12 +210,11 @@ def _attribution_figures(summary: Summary) -> list[tuple[str, str, Attribution |
     figures: list[tuple[str, str, Attribution | None]] = []
     for number, item in enumerate(summary.attributions):
         title = attribution_title(item)
-        figure = waterfall(waterfall_rows(item), title, f"w{number}") if item.shares else ""
-        figures.append((title, Markup(figure), item))  # noqa: S704
+        figures.append((title, waterfall(waterfall_rows(item), title, f"w{number}") if item.shares else "", item))
     for number, (name, steps) in enumerate(summary.cumulative.items()):
-        title = f"What each step adds: {name}"
-        figures.append((title, Markup(waterfall(cumulative_waterfall_rows(steps), title, f"l{number}")), None))  # noqa: S704
-    return figures
+        title = cumulative_title(name)
+        figures.append((title, waterfall(cumulative_waterfall_rows(steps), title, f"l{number}"), None))
+    return [(title, Markup(figure), item) for title, figure, item in figures]  # noqa: S704
 
 
 def _plain_tables(summary: Summary) -> list[tuple[str, str, str, PlainTable | None]]:
@@ -257,46 +231,36 @@ def _plain_tables(summary: Summary) -> list[tuple[str, str, str, PlainTable | No
 
 def to_answer_html(summary: Summary) -> str:
     """Return the answers and tables as HTML without styles, for a page that has its own, such as a notebook."""
-    return (
-        page_environment()
-        .get_template("answer.html.j2")
-        .render(
-            summary=summary,
-            main=_MAIN_COLUMNS,
-            symbols=SYMBOLS,
-            tables=[_group_table(group) for group in summary.groups],
-        )
-    )
+    tables = [_group_table(group) for group in summary.groups]
+    template = page_environment().get_template("answer.html.j2")
+    return template.render(summary=summary, main=_MAIN_COLUMNS, symbols=SYMBOLS, tables=tables)
 
 
 def to_html(summary: Summary) -> str:
     """Return report.html."""
     colours = environment_colours(summary)
-    return (
-        page_environment()
-        .get_template("report.html.j2")
-        .render(
-            summary=summary,
-            main=_MAIN_COLUMNS,
-            figures=_figures(summary),
-            colours=colours,
-            symbols=SYMBOLS,
-            tables=[_group_table(group) for group in summary.groups],
-            outcome_names=OUTCOMES,
-            evidence=evidence_table(summary),
-            cancels=NODES_NOTE,
-            parts_note=PARTS_NOTE,
-            node_table=node_table,
-            plain_tables=_plain_tables(summary),
-            attributed=_attribution_figures(summary),
-            heat=heat_map(summary),
-            provenance=provenance(summary),
-            trials_line=_trials_line(summary),
-            reproduce=_reproduce_commands(summary),
-            words=glossary_words(summary),
-            meanings=TOPICS,
-            moderated_from=LEAST_UNITS,
-            settings=[(name, _settings_text(body)) for name, body in summary.run.environments.items()],
-            **page_values(len(colours)),
-        )
+    template = page_environment().get_template("report.html.j2")
+    return template.render(
+        summary=summary,
+        main=_MAIN_COLUMNS,
+        figures=_figures(summary),
+        colours=colours,
+        symbols=SYMBOLS,
+        tables=[_group_table(group) for group in summary.groups],
+        outcome_names=OUTCOMES,
+        evidence=evidence_table(summary),
+        cancels=NODES_NOTE,
+        parts_note=PARTS_NOTE,
+        node_table=node_table,
+        plain_tables=_plain_tables(summary),
+        attributed=_attribution_figures(summary),
+        heat=heat_map(summary),
+        provenance=provenance(summary),
+        trials_line=_trials_line(summary),
+        reproduce=_reproduce_commands(summary),
+        words=glossary_words(summary),
+        meanings=TOPICS,
+        moderated_from=LEAST_UNITS,
+        settings=[(name, _settings_text(body)) for name, body in summary.run.environments.items()],
+        **page_values(len(colours)),
     )

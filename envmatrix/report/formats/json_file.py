@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import asdict
 
@@ -20,14 +21,9 @@ SCHEMA = 1
 _SLOW = ("count", "trials", "slower", "share")
 #: Evidence with the versions of a run, for ``envmatrix history``.
 _VERSIONS = (
-    "torch.version",
-    "openmp.library",
-    "openmp.version",
-    "malloc.version",
-    "blas.library",
-    "system.kernel",
+    "torch.version", "openmp.library", "openmp.version", "malloc.version", "blas.library", "system.kernel",
     "system.python",
-)
+)  # fmt: skip
 
 
 def _finite(value: float | None) -> float | None:
@@ -51,9 +47,7 @@ def _row_to_json(row: Row, group: Group, facts: ArmFacts, workload: Workload | N
         "peak_rss_bytes": _finite(row.memory),
         "cv": _finite(row.cv),
         "slow_trials": {key: getattr(row.slow, key) for key in _SLOW} if row.slow else None,
-        "ratio": _finite(effect.ratio) if effect else None,
-        "low": _finite(effect.low) if effect else None,
-        "high": _finite(effect.high) if effect else None,
+        **{name: _finite(getattr(effect, name, None)) for name in ("ratio", "low", "high")},
         "steady": asdict(row.steady) if row.steady else None,
         "flags": list(effect.flags) if effect else [],
         "withheld": (effect.withheld or None) if effect else None,
@@ -83,30 +77,19 @@ def _best_to_json(group: Group) -> dict[str, object]:
 
 
 def _warning_to_json(item: RunWarning) -> dict[str, object]:
-    return {
-        "kind": item.kind.value,
-        "subject": printable_text(item.subject),
-        "text": printable_text(item.text),
-        "remedy": item.remedy,
-    }
+    subject, text = printable_text(item.subject), printable_text(item.text)
+    return {"kind": item.kind.value, "subject": subject, "text": text, "remedy": item.remedy}
 
 
 def _nodes_to_json(item: NodeReport) -> dict[str, object]:
-    return {
-        "workload": item.workload,
-        "engine": item.engine,
-        "spread": item.spread,
-        "nodes": [asdict(row) for row in item.rows],
-        "interactions": dict(item.interactions),
-        "mixed_blocks": list(item.mixed),
-    }
+    names = {"workload": item.workload, "engine": item.engine, "spread": item.spread}
+    nodes = [asdict(row) for row in item.rows]
+    return {**names, "nodes": nodes, "interactions": dict(item.interactions), "mixed_blocks": list(item.mixed)}
 
 
 def _start_to_json(item: Start) -> dict[str, object]:
     return {
-        "workload": item.arm.workload,
-        "engine": item.arm.engine,
-        "environment": item.arm.environment,
+        **{name: getattr(item.arm, name) for name in ("workload", "engine", "environment")},
         "steps": item.steps,
         "first_steps_s": item.first_s,
         "ready_s": item.ready_s,
@@ -118,23 +101,17 @@ def _start_to_json(item: Start) -> dict[str, object]:
 
 
 def summary_to_json(summary: Summary) -> dict[str, object]:
-    """Return the document of summary.json; unknown numbers are null.
-
-    The long lists come last: the history of very many runs reads only the part before them.
-    """
+    """Return the document of summary.json; unknown numbers are null."""
     effects, history = list(effect_values(summary)), summary.run.history
     controls = [(effect, values) for effect, values in effects if effect.is_control]
+    changes = [change.model_dump(exclude_none=True, exclude={"schema_number"}) for change in history]
     return {
         "schema": SCHEMA,
         "run": summary.run.name,
         "created": summary.run.created,
         "host": printable_text(summary.run.host.name),
         "design": summary.plan.design,
-        **(
-            {"changes": [change.model_dump(exclude_none=True, exclude={"schema_number"}) for change in history]}
-            if history
-            else {}
-        ),
+        **({"changes": changes} if changes else {}),
         **({"schedule": summary.schedule} if summary.schedule else {}),
         **({"turn": summary.run.design.turn} if summary.took_turns else {}),
         "looks": {"blocks": list(summary.analysis.looks), "level": summary.analysis.level},
@@ -157,3 +134,8 @@ def summary_to_json(summary: Summary) -> dict[str, object]:
         "control": next((values for effect, values in controls if effect.primary), {}),
         "controls": [values for _, values in controls],
     }
+
+
+def to_summary_json(summary: Summary) -> str:
+    """Return summary.json."""
+    return json.dumps(summary_to_json(summary), indent=1, allow_nan=False) + "\n"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from functools import partial
+from collections.abc import Sequence
 
-from envmatrix.report.catalog import BuiltIn
 from envmatrix.report.formatting import effect_note, format_interval, format_ratio
 from envmatrix.report.group import Group, Row
 from envmatrix.report.summary import Summary
@@ -35,17 +34,9 @@ def _text(text: object) -> str:
 
 def _suite(summary: Summary, group: Group) -> ET.Element:
     cases = [_case(summary, group, row) for row in group.all_rows if row.arm.reference]
-    tag_counts = {tag: sum(case.find(tag) is not None for case in cases) for tag in ("failure", "error", "skipped")}
-    suite = ET.Element(
-        "testsuite",
-        name=_text(f"{group.workload}@{group.engine}"),
-        tests=str(len(cases)),
-        failures=str(tag_counts["failure"]),
-        errors=str(tag_counts["error"]),
-        skipped=str(tag_counts["skipped"]),
-        timestamp=_text(summary.run.created[:19]),
-        hostname=_text(summary.run.host.name or "unknown"),
-    )
+    suite = _new_suite(f"{group.workload}@{group.engine}", cases)
+    suite.set("timestamp", _text(summary.run.created[:19]))
+    suite.set("hostname", _text(summary.run.host.name or "unknown"))
     properties = ET.SubElement(suite, "properties")
     for name, value in (("run", summary.run.name), ("seed", summary.plan.seed), ("metric", group.metric.label)):
         ET.SubElement(properties, "property", name=name, value=_text(value))
@@ -53,6 +44,12 @@ def _suite(summary: Summary, group: Group) -> ET.Element:
     warnings = [f"{item.kind.value}: {item.about}: {item.text}\n  -> {item.remedy}" for item in summary.cautions]
     ET.SubElement(suite, "system-out").text = _text("\n".join([group.headline, *group.sentences, *warnings]))
     return suite
+
+
+def _new_suite(name: str, cases: Sequence[ET.Element]) -> ET.Element:
+    tags = {"failures": "failure", "errors": "error", "skipped": "skipped"}
+    counts = {name: str(sum(case.find(tag) is not None for case in cases)) for name, tag in tags.items()}
+    return ET.Element("testsuite", {"name": _text(name), "tests": str(len(cases)), **counts})
 
 
 def _case(summary: Summary, group: Group, row: Row) -> ET.Element:
@@ -88,16 +85,17 @@ def _add_result(case: ET.Element, tag: str, kind: str, message: str, text: str =
 
 def comparison_to_junit(found: Comparison, *, fail_undecided: bool = False) -> str:
     """Return a gate's results as tests: slower and unequal work fail, 'cannot say' only with ``fail_undecided``."""
-    suite = ET.Element("testsuite", name="envmatrix compare", tests=str(len(found.items)))
+    cases = []
     for item in found.items:
-        case = ET.SubElement(suite, "testcase", classname="envmatrix.compare", name=_text(item.name))
+        case = ET.Element("testcase", classname="envmatrix.compare", name=_text(item.name))
         tag = "skipped" if item.status == "cannot say" and not fail_undecided else "failure"
         if item.status == "not slower":
             ET.SubElement(case, "system-out").text = _text(item.line())
         else:
             _add_result(case, tag, item.status.replace(" ", "-"), item.line())
-    counted = {tag: str(len(suite.findall(f"testcase/{tag}"))) for tag in ("failure", "error", "skipped")}
-    suite.attrib |= {"failures": counted["failure"], "errors": counted["error"], "skipped": counted["skipped"]}
+        cases.append(case)
+    suite = _new_suite("envmatrix compare", cases)
+    suite.extend(cases)
     ET.SubElement(suite, "system-out").text = _text("\n".join(found.lines()))
     root = ET.Element("testsuites", name="envmatrix compare")
     root.append(suite)
@@ -107,7 +105,3 @@ def comparison_to_junit(found: Comparison, *, fail_undecided: bool = False) -> s
 def _document(root: ET.Element) -> str:
     ET.indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n'
-
-
-#: Factory of the format, for the catalog.
-junit_report = partial(BuiltIn, lambda summary, _: to_junit(summary), "junit")

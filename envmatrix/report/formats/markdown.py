@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from envmatrix.report.attribution import AttributionTable, attribution_tables
+from envmatrix.report.attribution import attribution_sections
 from envmatrix.report.explanation import PARTS_NOTE, line_of, reasons_of, whys
 from envmatrix.report.formatting import NONE, format_count, markdown_cell, markdown_text
 from envmatrix.report.glossary import glossary_words
 from envmatrix.report.group import Group
 from envmatrix.report.summary import Summary
 from envmatrix.report.tables.columns import columns_of, has_failed, has_reference_value
-from envmatrix.report.tables.engines import ENGINES_NOTE
-from envmatrix.report.tables.operators import OperatorTable
-from envmatrix.report.tables.plain import PlainTable, node_table
+from envmatrix.report.tables.plain import TableSection, node_table
 from envmatrix.report.tables.scaling import scaling_sentence
 from envmatrix.report.tables.starts import starts_note
-from envmatrix.report.tables.workloads import WORKLOADS_NOTE
-from envmatrix.stats.nodes import NODES_NOTE, NodeReport
+from envmatrix.report.tables.workloads import ENGINES_NOTE, WORKLOADS_NOTE
+from envmatrix.stats.nodes import NODES_NOTE
 from envmatrix.stats.pairing import families
 
 _RECOMMENDED = (
@@ -50,7 +48,7 @@ def _join_table(head: tuple[str, ...], body: Sequence[tuple[str, ...]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in [*lines, *body])
 
 
-def group_markdown(group: Group) -> str:
+def _group_section(group: Group) -> str:
     """Return the section of one group."""
     columns = columns_of(group, "markdown")
     head = tuple(column.heading(group) for column in columns)
@@ -58,48 +56,40 @@ def group_markdown(group: Group) -> str:
     sentence = scaling_sentence(group)
     below = f"\n{markdown_text(sentence)}\n" if sentence else ""
     answer = "\n\n".join((f"**{markdown_text(group.headline)}**", *map(markdown_text, group.sentences)))
-    return f"## {markdown_cell(group.title)}\n\n{answer}\n\n{markdown_table(head, rows)}\n{below}{why_markdown(group)}"
+    return f"## {markdown_cell(group.title)}\n\n{answer}\n\n{markdown_table(head, rows)}\n{below}{_why(group)}"
 
 
-def why_markdown(group: Group) -> str:
+def _why(group: Group) -> str:
     """Return the list that says why environments are faster or slower; '' if no effect is shown."""
-    explained = whys(group)
-    if not explained:
-        return ""
     lines = [
         f"* **{markdown_cell(name)}** {markdown_text('. '.join((line_of(why), *reasons_of(why))))}"
-        for name, why in explained
+        for name, why in whys(group)
     ]
-    return "\n" + "\n".join([markdown_text(PARTS_NOTE), "", *lines, ""])
+    return "\n".join(["", markdown_text(PARTS_NOTE), "", *lines, ""]) if lines else ""
 
 
-def operators_markdown(operator_table: OperatorTable) -> str:
-    """Return the section on operators that became faster, by environment."""
-    return (
-        "## "
-        f"{markdown_cell(operator_table.title)}\n\n{_markdown_plain_table(operator_table.table())}\n\n{markdown_text(operator_table.note)}\n"
-    )
+def _section(section: TableSection, above: str = "") -> str:
+    """Return a table with its title, the text above it, and its notes."""
+    head = tuple(markdown_cell(name) for name in section.table.head)
+    texts = (markdown_text(above), markdown_table(head, section.table.rows), *map(markdown_text, section.notes))
+    return "\n\n".join((f"## {markdown_cell(section.title)}", *filter(None, texts))) + "\n"
 
 
-def attribution_markdown(attribution: AttributionTable) -> str:
-    """Return the section on the gain of each factor or step."""
-    notes = "\n\n".join(markdown_text(note) for note in attribution.notes)
-    return f"## {markdown_cell(attribution.title)}\n\n{_markdown_plain_table(attribution.table)}\n\n{notes}\n"
-
-
-def _markdown_plain_table(plain_table: PlainTable) -> str:
-    return markdown_table(tuple(markdown_cell(name) for name in plain_table.head), plain_table.rows)
-
-
-def _plain_section(title: str, plain_table: PlainTable | None, below: str) -> str:
-    return f"## {title}\n\n{_markdown_plain_table(plain_table)}\n\n{below}\n" if plain_table else ""
-
-
-def nodes_markdown(node_report: NodeReport) -> str:
-    """Return the section on differences between nodes."""
-    title = f"## Nodes: {markdown_cell(node_report.workload)} on {node_report.engine}"
-    table = _markdown_plain_table(node_table(node_report))
-    return f"{title}\n\n{markdown_text(node_report.line())}\n\n{table}\n\n{NODES_NOTE}\n"
+def _sections(summary: Summary) -> Iterator[str]:
+    """Yield the sections with further tables."""
+    yield from map(_section, attribution_sections(summary.attributions, summary.cumulative))
+    yield from (_section(operators.section()) for operators in summary.operators)
+    for report in summary.nodes:
+        title = f"Nodes: {report.workload} on {report.engine}"
+        yield _section(TableSection(title, node_table(report), (NODES_NOTE,)), report.line())
+    for title, table, note in (
+        ("Further metrics", summary.own_table, _OWN),
+        ("What the engines cost", summary.engine_table, ENGINES_NOTE),
+        ("Start and steady state", summary.start_table, starts_note(summary.start_table)),
+        ("Workloads", summary.workload_table, WORKLOADS_NOTE),
+    ):
+        if table:
+            yield _section(TableSection(title, table, (note,)))
 
 
 def _warnings_section(summary: Summary) -> str:
@@ -164,14 +154,6 @@ def _method_text(summary: Summary) -> str:
 
 def to_markdown(summary: Summary) -> str:
     """Return report.md."""
-    parts = [f"# {markdown_cell(summary.run.name)}\n", *(group_markdown(group) for group in summary.groups)]
-    parts += [attribution_markdown(item) for item in attribution_tables(summary.attributions, summary.cumulative)]
-    parts += [operators_markdown(found) for found in summary.operators]
-    parts += [nodes_markdown(found) for found in summary.nodes]
-    parts += [_plain_section("Further metrics", summary.own_table, _OWN)]
-    parts += [_plain_section("What the engines cost", summary.engine_table, ENGINES_NOTE)]
-    parts += [_plain_section("Start and steady state", summary.start_table, starts_note(summary.start_table))]
-    parts += [_plain_section("Workloads", summary.workload_table, WORKLOADS_NOTE)]
-    return "\n".join(
-        [*filter(None, parts), _method_text(summary) + "\n", _warnings_section(summary), _run_section(summary)]
-    )
+    parts = [f"# {markdown_cell(summary.run.name)}\n", *(_group_section(group) for group in summary.groups)]
+    parts += [*_sections(summary), _method_text(summary) + "\n", _warnings_section(summary), _run_section(summary)]
+    return "\n".join(parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
@@ -12,17 +12,16 @@ from rich.console import Group as Stack
 from rich.table import Table
 from rich.text import Text
 
-from envmatrix.report.attribution import attribution_tables
+from envmatrix.report.attribution import attribution_sections
 from envmatrix.report.explanation import PARTS_NOTE, line_of, reasons_of, whys
 from envmatrix.report.formatting import format_count, format_interval, format_ratio, list_names
 from envmatrix.report.glossary import glossary_sentence
 from envmatrix.report.group import Group, use_command
 from envmatrix.report.summary import Summary
 from envmatrix.report.tables.columns import Column, columns_of
-from envmatrix.report.tables.engines import ENGINES_NOTE
-from envmatrix.report.tables.plain import PlainTable
+from envmatrix.report.tables.plain import PlainTable, TableSection
 from envmatrix.report.tables.scaling import scaling_sentence
-from envmatrix.report.tables.workloads import WORKLOADS_NOTE
+from envmatrix.report.tables.workloads import ENGINES_NOTE, WORKLOADS_NOTE
 from envmatrix.results import Run
 from envmatrix.stats.effects import Verdict
 from envmatrix.system.printable import printable_line, printable_text
@@ -92,8 +91,8 @@ def _control_line(group: Group) -> str:
 
 
 def _answer_lines(group: Group) -> list[Text]:
-    texts = (group.headline, group.best_set_sentence)
-    return [Text(printable_text(text), style="" if number else "bold") for number, text in enumerate(texts) if text]
+    below = [Text(printable_text(group.best_set_sentence))] if group.best_set_sentence else []
+    return [Text(printable_text(group.headline), style="bold"), *below]
 
 
 def _lines_below(group: Group, run: Run) -> list[Text]:
@@ -111,13 +110,13 @@ def _why(group: Group) -> list[RenderableType]:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(overflow="fold", max_width=_FOLDED)
     grid.add_column(overflow="fold")
-    told: dict[str, str] = {}
+    first_names: dict[str, str] = {}
     for name, why in explained:
         grid.add_row(Text(printable_line(name, 60)), Text(printable_text(line_of(why))))
         for reason in reasons_of(why):
-            text = f"cause: as for {told[reason]}" if reason in told else reason
+            text = f"cause: as for {first_names[reason]}" if reason in first_names else reason
             grid.add_row(Text(), Text(printable_text(text), style="dim"))
-            told.setdefault(reason, name)
+            first_names.setdefault(reason, name)
     return [Text(), Text(PARTS_NOTE, style="italic"), grid]
 
 
@@ -146,12 +145,11 @@ def _column_widths(plain_table: PlainTable, width: int) -> list[int]:
     ]
 
 
-def _render_plain_table(title: str, plain_table: PlainTable | None, width: int) -> list[RenderableType]:
-    if plain_table is None:
-        return []
+def _render_section(section: TableSection, width: int) -> Iterator[RenderableType]:
+    """Yield the title, the table and the notes; a table that is too wide has its rows as columns if they fit."""
     plain_table = PlainTable(
-        tuple(printable_line(name, 60) for name in plain_table.head),
-        tuple(tuple(printable_line(cell, 60) for cell in row) for row in plain_table.rows),
+        tuple(printable_line(name, 60) for name in section.table.head),
+        tuple(tuple(printable_line(cell, 60) for cell in row) for row in section.table.rows),
     )
     if _natural_width(plain_table) > width and _natural_width(_transposed(plain_table)) <= width:
         plain_table = _transposed(plain_table)
@@ -160,29 +158,27 @@ def _render_plain_table(title: str, plain_table: PlainTable | None, width: int) 
         table.add_column(Text(name), justify="right" if number else "left", overflow="fold", max_width=size)
     for row in plain_table.rows:
         table.add_row(*(Text(cell) for cell in row))
-    return [Text(printable_text(title), style="italic"), table]
+    yield from (Text(printable_text(section.title), style="italic"), table)
+    yield from (Text(printable_text(note)) for note in section.notes)
 
 
-def _attribution(summary: Summary, width: int) -> list[RenderableType]:
-    parts: list[RenderableType] = []
-    for attribution in attribution_tables(summary.attributions, summary.cumulative):
-        parts += [
-            *_render_plain_table(attribution.title, attribution.table, width),
-            *(Text(printable_text(note)) for note in attribution.notes),
-            Text(),
-        ]
-    return parts
+def _sections(summary: Summary, width: int) -> Iterator[RenderableType]:
+    """Yield the attribution, and the most expensive operators; report.md and report.html list more of them."""
+    for section in attribution_sections(summary.attributions, summary.cumulative):
+        yield from _render_section(section, width)
+        yield Text()
+    for operators in summary.operators:
+        yield from _render_section(operators.section(_MOST_OPERATORS), width)
 
 
-def _operators(summary: Summary, width: int) -> list[RenderableType]:
-    """Show the most expensive operators; report.md and report.html list more."""
-    parts: list[RenderableType] = []
-    for operator_table in summary.operators:
-        parts += [
-            *_render_plain_table(operator_table.title, operator_table.table(_MOST_OPERATORS), width),
-            Text(printable_text(operator_table.note)),
-        ]
-    return parts
+def _further_tables(summary: Summary, width: int) -> Iterator[RenderableType]:
+    for title, table in (
+        ("further metrics (ratio above 1: better than the reference)", summary.own_table),
+        (f"{_ENGINES} {ENGINES_NOTE}", summary.engine_table),
+        (f"{_WORKLOADS} {WORKLOADS_NOTE}", summary.workload_table),
+    ):
+        if table:
+            yield from _render_section(TableSection(title, table, ()), width)
 
 
 def _warning_lines(summary: Summary, most: int | None = None) -> list[Text]:
@@ -205,22 +201,14 @@ def to_renderable(summary: Summary, width: int) -> RenderableType:
     for group in summary.groups:
         parts += [*_answer_lines(group), Text(), group_table(group, width)]
         parts += [*_lines_below(group, summary.run), *_why(group), Text()]
-    parts += [*_attribution(summary, width), *_operators(summary, width)]
-    parts += [Text(printable_text(node_report.line())) for node_report in summary.nodes]
-    metric_parts = _render_plain_table(
-        "further metrics (ratio above 1: better than the reference)", summary.own_table, width
-    )
-    engines = _render_plain_table(f"{_ENGINES} {ENGINES_NOTE}", summary.engine_table, width)
-    workloads = _render_plain_table(f"{_WORKLOADS} {WORKLOADS_NOTE}", summary.workload_table, width)
-    looks = [Text(printable_text(text)) for text in (summary.race_sentence, summary.looks_sentence) if text]
-    changes = [Text(printable_text(f"{change.what}: {change.text()}")) for change in summary.run.history]
+    closing = [summary.race_sentence, summary.looks_sentence]
+    closing += [f"{change.what}: {change.text()}" for change in summary.run.history]
     return Stack(
         *parts,
-        *metric_parts,
-        *engines,
-        *workloads,
-        *looks,
-        *changes,
+        *_sections(summary, width),
+        *(Text(printable_text(node_report.line())) for node_report in summary.nodes),
+        *_further_tables(summary, width),
+        *(Text(printable_text(text)) for text in closing if text),
         *_warning_lines(summary, _MOST_WARNINGS),
     )
 

@@ -1,10 +1,10 @@
-"""What ``envmatrix atlas show`` tells, as sentences and tables, and their output in a terminal."""
+"""What ``envmatrix atlas`` shows and advises, as sentences and tables, and their output in a terminal."""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -15,6 +15,7 @@ from envmatrix.report.formatting import NONE, format_bounds, format_count, forma
 from envmatrix.report.tables.plain import PlainTable
 from envmatrix.results.atlas import ProcessorFacts, StoredEffect
 from envmatrix.stats.meta_analysis.atlas import Atlas, AtlasRow, MachineEffect, table_key
+from envmatrix.stats.meta_analysis.atlas_advice import Advice, Prediction
 from envmatrix.stats.meta_analysis.random_effects import FEWEST_MACHINES, RandomEffects
 from envmatrix.stats.metrics import METRICS, THROUGHPUT
 from envmatrix.system.printable import printable_line
@@ -38,7 +39,7 @@ def print_atlas(atlas: Atlas, console: Console) -> None:
     lines = [atlas_headline(atlas)]
     for rows in atlas_tables(atlas):
         console.print(*map(Text, [*lines, table_title(rows)]), sep="\n", soft_wrap=True)
-        console.print(_table(rows, console.width))
+        console.print(_atlas_table(rows, console.width))
         lines = [*(_general_line(row) for row in rows if row.general), *exceptions(rows), ""]
     lines += [f"{signed}: {', '.join(files)}" for signed, files in signature_groups(atlas).items()]
     lines += [f"warning: left out: {printable_line(error, 400)}" for error in atlas.unreadable]
@@ -117,24 +118,33 @@ def processor_name(one: MachineEffect) -> str:
     return ", ".join([one.machine.model, *[name for name in _INSTRUCTIONS if name in one.machine.flags][:1]])
 
 
-def _table(rows: Sequence[AtlasRow], width: int) -> Table:
-    """Return the table for a terminal; the verdict gives way to later steps if it is narrow."""
-    table, has_later = Table(box=SIMPLE_HEAD, padding=(0, 1)), any(row.later for row in rows)
-    heads = ["environment", "machine", "ratio (95 % CI)", *(["later steps"] if has_later else []), "verdict"]
-    for name in heads if not has_later or width >= _WIDE else heads[:-1]:
-        is_figure = name in heads[2:-1]
-        table.add_column(name, overflow="ellipsis" if is_figure else "fold", no_wrap=is_figure)
-    for row in rows:
-        name = row.first.environment
-        if not row.machines:
-            table.add_row(Text(printable_line(name, 60)), Text("left out"))
-        for one in row.machines:
-            *figures, verdict = _figures(one.effect)
-            later = [_pair(*later_cells(row, one.machine)[:2])] if has_later else []
-            cells = (name, machine_name(one), _pair(*figures), *later, verdict)
-            table.add_row(*(Text(printable_line(cell, 60)) for cell in cells[: len(table.columns)]))
-            name = ""
+def _terminal_table(heads: Sequence[str], figures: Collection[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Return a table for a terminal, whose ``figures`` are never folded; cells beyond the heads are left out."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1))
+    for head in heads:
+        table.add_column(head, overflow="ellipsis" if head in figures else "fold", no_wrap=head in figures)
+    for cells in rows:
+        table.add_row(*(Text(printable_line(cell, 60)) for cell in cells[: len(heads)]))
     return table
+
+
+def _atlas_table(rows: Sequence[AtlasRow], width: int) -> Table:
+    """Return the table for a terminal; the verdict gives way to later steps if it is narrow."""
+    has_later = any(row.later for row in rows)
+    figures = ["ratio (95 % CI)", *(["later steps"] if has_later else [])]
+    heads = ["environment", "machine", *figures, *([] if has_later and width < _WIDE else ["verdict"])]
+    return _terminal_table(heads, figures, (cells for row in rows for cells in _short_cells(row, has_later=has_later)))
+
+
+def _short_cells(row: AtlasRow, *, has_later: bool) -> Iterator[tuple[str, ...]]:
+    name = row.first.environment
+    if not row.machines:
+        yield name, "left out"
+    for one in row.machines:
+        *figures, verdict = _figures(one.effect)
+        later = [_pair(*later_cells(row, one.machine)[:2])] if has_later else []
+        yield name, machine_name(one), _pair(*figures), *later, verdict
+        name = ""
 
 
 def _pair(ratio: str, bounds: str) -> str:
@@ -194,3 +204,69 @@ def _general_line(row: AtlasRow) -> str:
     return (
         line if general.covered is None else f"{line}; leaving one out: {general.covered} of {general.machines} in it"
     )
+
+
+def print_advice(advice: Advice, console: Console) -> None:
+    """Print the answer, a table of all intervals, what cannot be told, and the next command."""
+    console.print(*map(Text, _answer(advice)), sep="\n", soft_wrap=True)
+    told = [one for one in advice.predictions if one.low is not None]
+    if told:
+        console.print(_advice_table(told))
+        console.print(Text(_caption(told)))
+    console.print(*map(Text, _remaining_lines(advice)), sep="\n", soft_wrap=True)
+
+
+def _answer(advice: Advice) -> Iterator[str]:
+    machine = f"{printable_line(advice.machine.model, 60)}, {format_count(advice.machine.cpus, 'CPU')}"
+    yield f"this machine ({machine}) is {'in' if advice.known else 'not in'} the atlas"
+    faster = [one for one in advice.predictions if one.is_faster]
+    yield from (_sentence(one) for one in faster[:1])
+    if not faster and any(one.low is not None for one in advice.predictions):
+        yield "nothing is known to be faster here: no interval is above 1"
+    elif not faster:
+        yield f"nothing can be told about this machine: a prediction needs {FEWEST_MACHINES} machines"
+
+
+def _sentence(one: Prediction) -> str:
+    name, work, reference = (printable_line(text, 60) for text in (one.environment, one.workload, one.reference))
+    bounds = format_bounds(one.low, one.high)
+    work += f", in {one.later} of its steps" if one.later else ""
+    if one.measured:
+        return f"{name} was {bounds} times as fast as {reference} in {work} (95 % CI, measured on this machine)"
+    source = f"95 % prediction interval, from {format_count(one.machines, 'machine')}"
+    return f"{name} is predicted to be {bounds} times as fast as {reference} in {work} ({source})"
+
+
+def _caption(told: list[Prediction]) -> str:
+    """Return what the figures are of, and what they are compared with."""
+    references = ", ".join(dict.fromkeys(printable_line(one.reference, 60) for one in told))
+    trials = "trials: the default design times first steps only"
+    seconds = "seconds: later steps of processes that went on; " if any(one.later for one in told) else ""
+    return f"against {references}; {seconds}{trials}"
+
+
+def _advice_table(told: list[Prediction]) -> Table:
+    with_others = any(one.covered is not None for one in told)
+    figures = ("ratio", "95 % interval")
+    heads = ("environment", "workload", *figures, "of", "known from", *(["leaving one out"] if with_others else []))
+    return _terminal_table(heads, figures, map(_advice_cells, told))
+
+
+def _advice_cells(one: Prediction) -> tuple[str, ...]:
+    source = "this machine" if one.measured else format_count(one.machines, "machine")
+    covered = NONE if one.covered is None else f"{one.covered} of {one.machines} in it"
+    figures = format_ratio(one.ratio), format_bounds(one.low, one.high)
+    return one.environment, f"{one.workload} on {one.engine}", *figures, one.later or "trials", source, covered
+
+
+def _remaining_lines(advice: Advice) -> Iterator[str]:
+    untold: dict[int, list[str]] = {}
+    for one in advice.predictions:
+        if one.low is None:
+            untold.setdefault(one.machines, []).append(f"{one.environment} in {one.workload}")
+    for machines, names in untold.items():
+        measured = f"measured on {format_count(machines, 'machine')}, a prediction needs {FEWEST_MACHINES}"
+        yield f"nothing can be told ({measured}): {printable_line(', '.join(names), 400)}"
+    yield from (f"warning: left out: {printable_line(error, 400)}" for error in advice.unreadable)
+    if advice.next:
+        yield f"measure it here: {advice.next}"

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from envmatrix.report.cost_text import energy_text, interval_text, money_text
 from envmatrix.report.formatting import (
     NONE,
     effect_note,
@@ -22,7 +21,7 @@ from envmatrix.report.formatting import (
     reference_name,
 )
 from envmatrix.report.group import Group, Row
-from envmatrix.report.headline import reason
+from envmatrix.report.headline import energy_text, interval_text, money_text, reason
 from envmatrix.report.summary import Summary
 from envmatrix.stats.effects import Effect, Flag, Verdict
 from envmatrix.stats.metrics import show_bytes
@@ -50,10 +49,6 @@ class Cell:
         return f"{self.text} ({self.aside})" if self.aside else self.text
 
 
-def _always(_group: Group) -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class Column:
     """One column. ``name`` is its key in CSV and JSON, ``title`` its heading (empty: not in tables).
@@ -69,7 +64,7 @@ class Column:
     cell: Callable[[Row, Group], Cell] | None = None
     short: str | Callable[[Group], str] = ""
     kind: Literal["figure", "word", "text"] = "figure"
-    shown: Callable[[Group], bool] = _always
+    shown: Callable[[Group], bool] = lambda _group: True
     media: tuple[Medium, ...] = ("terminal", "markdown", "html")
     gives_way: int = 0
 
@@ -285,38 +280,21 @@ COLUMNS: tuple[Column, ...] = (
     Column("p", "adjusted p", lambda _, effect: effect.p, _p, media=("html",)),
     Column("verdict", "verdict", lambda _, effect: effect.verdict, _verdict, kind="word"),
     Column("blocks", "blocks", lambda _, effect: effect.blocks, _blocks),
-    Column(
-        "steady",
-        _steady_title,
-        cell=_steady,
-        short=_on_two_lines(_steady_title),
-        shown=lambda group: group.has_steady,
-        gives_way=7,
-    ),
+    Column("steady", _steady_title, cell=_steady, short=_on_two_lines(_steady_title),
+           shown=lambda group: group.has_steady, gives_way=7),
     Column("withheld", value=lambda _, effect: effect.withheld or None),
     Column("median", _metric_title, cell=_value, short=lambda group: group.metric.unit, gives_way=2),
     Column("cv", "cv", lambda row, effect: row.cv if effect.primary else None, _cv, media=("markdown", "html")),
     Column("slow_trials", "slow trials", _slow_count, _slow, kind="text", shown=has_slow, media=("markdown", "html")),
     Column("usual", value=lambda _, effect: effect.usual),
     Column("cost", "cost", cell=lambda row, _: Cell(money_text(row.cost)), shown=lambda group: group.has_cost),
-    Column(
-        "cost_interval",
-        "cost, 95 % CI",
-        cell=lambda row, _: Cell(interval_text(row.cost)),
-        shown=lambda group: group.has_cost,
-        media=("markdown", "html"),
-    ),
+    Column("cost_interval", "cost, 95 % CI", cell=lambda row, _: Cell(interval_text(row.cost)),
+           shown=lambda group: group.has_cost, media=("markdown", "html")),
     Column("energy", "energy (J)", cell=lambda row, _: Cell(energy_text(row.cost)), shown=_has_energy, gives_way=4),
     Column("memory", "peak memory", cell=_memory, short="memory", gives_way=1),
     Column("memory_ratio", "memory ratio", cell=_memory_ratio, media=("html",)),
-    Column(
-        "disturbed",
-        "contention",
-        lambda row, effect: row.disturbed if effect.primary else None,
-        _disturbed,
-        shown=_was_disturbed,
-        gives_way=5,
-    ),
+    Column("disturbed", "contention", lambda row, effect: row.disturbed if effect.primary else None, _disturbed,
+           shown=_was_disturbed, gives_way=5),
     Column("failed", "failed", lambda row, _: _broken(row), _failed, shown=has_failed),
     Column("accuracy", "accuracy", cell=_accuracy, shown=has_reference_value, gives_way=5),
     Column("reference_value", "published", cell=_reference_value, kind="text", shown=has_reference_value),
@@ -331,7 +309,7 @@ COLUMNS: tuple[Column, ...] = (
     ),
     Column("step_change_s", value=_step_change),
     *(Column(f"{part}_{end}_s", value=_part(part, end)) for part in PARTS for end in ("mean", "low", "high")),
-)
+)  # fmt: skip
 
 
 def columns_of(group: Group, medium: Medium) -> list[Column]:

@@ -6,13 +6,13 @@ have no interval: they show which operators changed, not how much an environment
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from envmatrix.plan import Arm
 from envmatrix.report.formatting import format_ratio
-from envmatrix.report.tables.plain import PlainTable
+from envmatrix.report.tables.plain import PlainTable, TableSection
 from envmatrix.stats.arm_facts import ArmFacts
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import show_seconds
@@ -23,52 +23,20 @@ _LEAST_SHARE = 0.005
 
 
 @dataclass(frozen=True)
-class OperatorRow:
-    """One operator.
-
-    ``share`` is its fraction of the reference's time, ``reference_s`` the reference's own seconds per step.
-    ``speedups`` are by environment (None: it did not run there).
-    """
-
-    name: str
-    share: float
-    reference_s: float
-    speedups: Mapping[str, float | None]
-
-
-@dataclass(frozen=True)
 class OperatorTable:
-    """Operators of the environments that share ``reference``, most expensive first."""
+    """Operators of the environments that share a reference, most expensive first."""
 
-    workload: str
-    engine: str
-    reference: str
-    environments: tuple[str, ...]
-    rows: tuple[OperatorRow, ...]
+    reference: Arm
+    table: PlainTable
 
-    @property
-    def title(self) -> str:
-        """Return the heading of the table."""
-        return f"Operators: {self.workload} on {self.engine}, speed-up over {self.reference}"
-
-    @property
-    def note(self) -> str:
-        """Return the note below the table."""
-        return f"Share and time are those of {self.reference}. A separate, profiled pass measured them: no intervals."
-
-    def table(self, most: int = _MOST) -> PlainTable:
-        """Return the ``most`` expensive operators as texts."""
-        head = ("operator", "share", "time a step", *self.environments)
-        rows = (
-            (
-                row.name,
-                f"{row.share:.1%}",
-                show_seconds(row.reference_s),
-                *(format_ratio(row.speedups[name]) for name in self.environments),
-            )
-            for row in self.rows[:most]
+    def section(self, most: int | None = None) -> TableSection:
+        """Return the table of the (``most``) expensive operators, with its title and note."""
+        arm = self.reference
+        return TableSection(
+            f"Operators: {arm.workload} on {arm.engine}, speed-up over {arm.environment}",
+            PlainTable(self.table.head, self.table.rows[:most]),
+            (f"Share and time are those of {arm.environment}. A separate, profiled pass measured them: no intervals.",),
         )
-        return PlainTable(head, tuple(rows))
 
 
 def _medians(facts: ArmFacts) -> dict[str, float]:
@@ -81,36 +49,21 @@ def operator_tables(arms: Sequence[Arm], measured: Measurements) -> tuple[Operat
     """Return a table for every reference with profiled trials and at least one profiled environment to compare."""
     tables = []
     for reference in arms:
-        reference_medians = _medians(measured.facts[reference.name])
+        reference_s = _medians(measured.facts[reference.name])
         others = {
             arm.environment: _medians(measured.facts[arm.name])
             for arm in arms
             if arm.reference == reference.name and not arm.is_control and measured.facts[arm.name].operators
         }
-        if reference_medians and others:
-            table = OperatorTable(
-                reference.workload,
-                reference.engine,
-                reference.environment,
-                tuple(others),
-                _rows(reference_medians, others),
-            )
-            tables.append(table)
+        if not reference_s or not others:
+            continue
+        total = sum(reference_s.values())
+        rows = []
+        for name in sorted(reference_s, key=lambda name: -reference_s[name])[:_MOST]:
+            seconds = reference_s[name]
+            if seconds > _LEAST_SHARE * total:
+                ratios = [seconds / times[name] if times.get(name) else None for times in others.values()]
+                rows.append((name, f"{seconds / total:.1%}", show_seconds(seconds), *map(format_ratio, ratios)))
+        head = ("operator", "share", "time a step", *others)
+        tables.append(OperatorTable(reference, PlainTable(head, tuple(rows))))
     return tuple(tables)
-
-
-def _rows(reference_medians: Mapping[str, float], others: Mapping[str, Mapping[str, float]]) -> tuple[OperatorRow, ...]:
-    total = sum(reference_medians.values())
-    costly = sorted(
-        (name for name in reference_medians if reference_medians[name] > _LEAST_SHARE * total),
-        key=lambda name: -reference_medians[name],
-    )
-    return tuple(
-        OperatorRow(
-            name,
-            reference_medians[name] / total,
-            reference_medians[name],
-            {who: reference_medians[name] / times[name] if times.get(name) else None for who, times in others.items()},
-        )
-        for name in costly[:_MOST]
-    )

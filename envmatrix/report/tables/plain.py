@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from envmatrix.plan import Arm
-from envmatrix.report.formatting import NONE, format_interval, format_speed_up
+from envmatrix.report.formatting import NONE, format_interval, format_speed_up, format_value
 from envmatrix.results import Run
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.measurements import Measurements
@@ -22,11 +22,19 @@ class PlainTable:
     rows: tuple[tuple[str, ...], ...]
 
 
+@dataclass(frozen=True)
+class TableSection:
+    """A table with its title; ``notes`` are the sentences below it."""
+
+    title: str
+    table: PlainTable
+    notes: tuple[str, ...]
+
+
 def node_table(node_report: NodeReport) -> PlainTable:
     """Return the table with one row per node, best first."""
     head = ("node", "baseline's speed over the mean of the nodes", "blocks")
-    rows = ((row.node, f"{row.relative:.3f}", str(row.blocks)) for row in node_report.rows)
-    return PlainTable(head, tuple(rows))
+    return PlainTable(head, tuple((row.node, f"{row.relative:.3f}", str(row.blocks)) for row in node_report.rows))
 
 
 def own_table(run: Run, measured: Measurements, analysis: Analysis) -> PlainTable | None:
@@ -42,13 +50,9 @@ def own_table(run: Run, measured: Measurements, analysis: Analysis) -> PlainTabl
 
 
 def _row(arm: Arm, metric: Metric, measured: Measurements, analysis: Analysis) -> tuple[str, ...]:
-    mean = measured.mean(arm.name, metric.name)
-    effect = analysis.find(arm.name, metric.name)
-    effect_cells = (
-        (format_speed_up(effect), format_interval(effect), metric.said(effect.verdict))
-        if effect
-        else ("1", "", "reference")
-    )
-    unit = f" {metric.unit}" if metric.unit not in ("", "s", "B") else ""
-    median_text = NONE if mean is None else f"{metric.show(mean)}{unit}"
-    return f"{arm.workload} on {arm.engine}", arm.environment, metric.label, metric.better, median_text, *effect_cells
+    mean, effect = measured.mean(arm.name, metric.name), analysis.find(arm.name, metric.name)
+    figures = ("1", "", "reference")
+    if effect:
+        figures = (format_speed_up(effect), format_interval(effect), metric.said(effect.verdict))
+    mean_text = NONE if mean is None else format_value(metric, mean)
+    return f"{arm.workload} on {arm.engine}", arm.environment, metric.label, metric.better, mean_text, *figures

@@ -2,26 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from envmatrix.report.group import Group, Row
 
 FACTOR = "processes"
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """One row's number of processes and its efficiency relative to the baseline.
-
-    ``efficiency`` is speed-up / (processes / the baseline's processes): 1 is perfect. ``low`` and ``high`` are its 95 %
-    interval. All three are None without an effect.
-    """
-
-    environment: str
-    processes: int
-    efficiency: float | None
-    low: float | None
-    high: float | None
 
 
 def _process_count(row: Row | None) -> int | None:
@@ -33,34 +16,29 @@ def _other_levels(row: Row) -> dict[str, str]:
     return {factor: level for factor, level in row.levels.items() if factor != FACTOR}
 
 
-def scaling(group: Group) -> tuple[Scaling, ...]:
-    """Return the rows that differ from the baseline only in their number of processes, fewest first."""
-    base = _process_count(group.baseline)
-    if base is None or group.baseline is None:
-        return ()
-    scaling_rows = []
-    for row in group.rows:
-        count = _process_count(row)
-        if count is None or count == base or _other_levels(row) != _other_levels(group.baseline):
-            continue
-        effect = row.effect
-        values = (effect.ratio, effect.low, effect.high) if effect else (None, None, None)
-        share = [None if value is None else value * base / count for value in values]
-        scaling_rows.append(Scaling(row.arm.environment, count, *share))
-    return tuple(sorted(scaling_rows, key=lambda item: item.processes))
-
-
 def scaling_sentence(group: Group) -> str | None:
-    """Return the efficiencies as one line, None if the number of processes does not vary."""
-    rows = scaling(group)
-    if not rows:
+    """Return the efficiency of each number of processes as one line, None if it does not vary.
+
+    Rows count that differ from the baseline only in their number of processes. Efficiency is the speed-up divided by
+    the number of processes for each of the baseline's.
+    """
+    base, baseline = _process_count(group.baseline), group.baseline
+    if base is None or baseline is None:
         return None
-    parts = [f"{row.processes} process{'' if row.processes == 1 else 'es'} {_share(row)}" for row in rows]
-    return f"efficiency (speed-up per process, {_process_count(group.baseline)} is 100 %): " + ", ".join(parts)
+    rows = [(_process_count(row) or base, row) for row in group.rows if _other_levels(row) == _other_levels(baseline)]
+    parts = [
+        f"{count} process{'' if count == 1 else 'es'} {_efficiency(row, base / count)}"
+        for count, row in sorted(rows, key=lambda item: item[0])
+        if count != base
+    ]
+    return f"efficiency (speed-up per process, {base} is 100 %): " + ", ".join(parts) if parts else None
 
 
-def _share(row: Scaling) -> str:
-    if row.efficiency is None:
+def _efficiency(row: Row, share: float) -> str:
+    effect = row.effect
+    if effect is None or effect.ratio is None:
         return "not measured"
-    text = f"{row.efficiency:.0%}"
-    return text if row.low is None or row.high is None else f"{text} [{row.low:.0%}, {row.high:.0%}]"
+    text = f"{effect.ratio * share:.0%}"
+    if effect.low is None or effect.high is None:
+        return text
+    return f"{text} [{effect.low * share:.0%}, {effect.high * share:.0%}]"

@@ -61,7 +61,7 @@ def format_steadiness(steady: Steadiness | None) -> str:
     """Format the result of a steady-state run in a few words."""
     if steady is None:
         return NONE
-    if steady.steps is None or steady.seconds is None or not steady.steps:
+    if not steady.steps or steady.seconds is None:
         return steady.kind
     return f"{steady.kind}, {format_count(steady.steps, 'step')} ({show_seconds(steady.seconds)})"
 

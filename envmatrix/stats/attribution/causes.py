@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from envmatrix.stats.attribution.step_parts import Interval, StepParts, Together
-from envmatrix.stats.step_account import FIRST_HALF, PRICES
+from envmatrix.stats.attribution.step_parts import Interval, StepParts
+from envmatrix.stats.step_account import FIRST_HALF
 
 Floats = NDArray[np.float64]
 #: The events that explain each part, with their labels; ``throttled_s`` is a time, summed over all threads. The time
@@ -66,58 +66,42 @@ class Explained:
         return next((cause for cause in self.causes if cause.event == event), None)
 
 
-def explained(found: Sequence[StepParts]) -> dict[str, Explained]:
+def explained(environments: Sequence[StepParts]) -> dict[str, Explained]:
     """Return, by arm, the causes of the parts of environments that are judged ``together``.
 
     The intervals of all counts are simultaneous, and so are those of all costs and remainders.
     """
-    if not found:
+    if not environments:
         return {}
-    together = found[0].together
+    together = environments[0].together
     counted = [event for event in EVENTS if np.isfinite(together.differences[event]).any()]
     counts = {event: together.intervals(together.differences[event], len(counted)) for event in counted}
-    costs = {event: _cost(event, together) for event in counted}
-    priced = {event: cost for event, cost in costs.items() if cost is not None}
-    held = max(1, 2 * len(priced))
-    times = {event: together.intervals(cost, held) for event, cost in priced.items()}
-    rest = {EVENTS[event][0]: together.differences[EVENTS[event][0]] for event in priced}
-    for event, cost in priced.items():
-        rest[EVENTS[event][0]] = rest[EVENTS[event][0]] - cost
-    left = {part: together.intervals(rest[part], held) for part in together.counted if part in rest}
+    prices = {event: price for event, price in together.prices.items() if event in counted and np.isfinite(price).any()}
+    held = max(1, 2 * len(prices))
+    times: dict[str, list[Interval]] = {}
+    remainders: dict[str, Floats] = {}
+    for event in (event for event in counted if event in prices):
+        part, cost = EVENTS[event][0], together.differences[event] * prices[event]
+        times[event] = together.intervals(cost, held)
+        remainders[part] = remainders.get(part, together.differences[part]) - cost
+    unexplained = {part: together.intervals(remainders[part], held) for part in together.counted if part in remainders}
+
+    def cause(event: str, parts: StepParts) -> Cause:
+        change, price = counts[event][parts.row], float(np.nanmedian(prices[event])) if event in prices else None
+        time = times[event][parts.row] if event in times else None
+        return Cause(event, *parts.means(event), change, price, time, _estimate(event, parts, change))
+
     return {
-        one.arm.name: Explained(
-            tuple(
-                Cause(
-                    event,
-                    *one.means(event),
-                    counts[event][one.row],
-                    _price(event, together),
-                    times[event][one.row] if event in times else None,
-                    _estimate(event, one, counts[event][one.row]),
-                )
-                for event in counted
-            ),
-            {part: intervals[one.row] for part, intervals in left.items()},
+        parts.arm.name: Explained(
+            tuple(cause(event, parts) for event in counted),
+            {part: intervals[parts.row] for part, intervals in unexplained.items()},
         )
-        for one in found
+        for parts in environments
     }
 
 
-def _estimate(event: str, one: StepParts, change: Interval) -> float | None:
-    part = one.part(EVENTS[event][0])
-    if not part or not part.change.is_sure or not change.is_sure:
+def _estimate(event: str, parts: StepParts, change: Interval) -> float | None:
+    changed_part = parts.part(EVENTS[event][0])
+    if not changed_part or not changed_part.change.is_sure or not change.is_sure:
         return None
-    return part.change.mean * one.means("cpus")[1] / change.mean
-
-
-def _cost(event: str, together: Together) -> Floats | None:
-    """Return the cost of the additional events of one kind in each block (seconds), None if their price is unknown."""
-    price = together.prices.get(event)
-    if price is None or not np.isfinite(price).any():
-        return None
-    return np.asarray(together.differences[event] * price)
-
-
-def _price(event: str, together: Together) -> float | None:
-    price = together.prices.get(event) if event in PRICES else None
-    return float(np.nanmedian(price)) if price is not None and np.isfinite(price).any() else None
+    return changed_part.change.mean * parts.means("cpus")[1] / change.mean

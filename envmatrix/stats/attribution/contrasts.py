@@ -30,8 +30,8 @@ class Estimate:
     """A ratio (above 1: faster) with its interval and adjusted p; they are None if too few blocks were complete."""
 
     ratio: float
-    low: float | None
-    high: float | None
+    low: float | None = None
+    high: float | None = None
     p: float | None = None
 
 
@@ -114,7 +114,7 @@ def _cover_all_views(estimate: Estimate, others: Sequence[Estimate]) -> Estimate
     """Return the estimate with an interval that covers the intervals of all views."""
     lows, highs, ps = zip(*((each.low, each.high, each.p) for each in (estimate, *others)), strict=True)
     if None in lows:
-        return Estimate(estimate.ratio, None, None)
+        return Estimate(estimate.ratio)
     return Estimate(estimate.ratio, min(lows), max(highs), max(ps))
 
 
@@ -127,16 +127,14 @@ def _estimates_in_view(
     parts = np.where(has_gain, gains - mean[:, None], 0.0) / np.maximum(gain_summary.blocks, 1)[:, None]
     pairs = np.where(is_used, gain_summary.blocks, gains.shape[1]).min(axis=1)
     error, units = standard_errors(weights @ parts, is_used @ has_gain, far)
-    rows: Sequence[tuple[float, float, int, int]] = list(zip(weights @ mean, error, pairs, units, strict=True))
-    return [_estimate(float(v), float(e), int(n), int(u), family, needed) for v, e, n, u in rows]
+    numbers = ((weights @ mean).tolist(), error.tolist(), pairs.tolist(), units.tolist())
+    return [_estimate(*row, family, needed) for row in zip(*numbers, strict=True)]
 
 
 def _estimate(value: float, error: float, pairs: int, units: int, family: ContrastFamily, needed: int) -> Estimate:
+    ratio, units = ratio_from_log(value), min(units, pairs)
     if pairs < max(2, needed):
-        return Estimate(ratio_from_log(value), None, None)
-    units = min(units, pairs)
+        return Estimate(ratio)
     reach = family.critical(units) * error
     t = value / error if error > 0 else (np.inf if value else 0.0)
-    return Estimate(
-        ratio_from_log(value), ratio_from_log(value - reach), ratio_from_log(value + reach), family.p(t, units)
-    )
+    return Estimate(ratio, ratio_from_log(value - reach), ratio_from_log(value + reach), family.p(t, units))

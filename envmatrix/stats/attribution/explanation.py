@@ -1,15 +1,18 @@
-"""Explanation of why environments are faster or slower: the parts of a step, their causes, and the rules that apply."""
+"""Explanation of why environments are faster or slower: the parts of a step, their causes, and the rules that apply.
+
+A cause is confirmed if an environment that changes only this cause has most of the effect.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from envmatrix.plan import Arm
+from envmatrix.plan import Arm, arm_name
 from envmatrix.results import Run
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.attribution.causes import EVENTS, Explained, explained
-from envmatrix.stats.attribution.reasons import Case, Finding, findings
+from envmatrix.stats.attribution.reasons import Case, Finding, Rule, brings_back, findings, same_events
 from envmatrix.stats.attribution.step_parts import Interval, StepParts, agrees, pair_parts, step_parts
 from envmatrix.stats.effects import Effect, Flag
 from envmatrix.stats.measurements import Measurements
@@ -43,12 +46,12 @@ class Explanation:
 def explain(run: Run, measured: Measurements, analysis: Analysis) -> dict[str, Explanation]:
     """Return, by arm, the explanation of every significant effect."""
     parts = step_parts(analysis, measured)
-    shown = {name: one for name, one in parts.items() if (effect := analysis.find(name)) and agrees(one, effect)}
+    shown = {name: step for name, step in parts.items() if (effect := analysis.find(name)) and agrees(step, effect)}
     causes: dict[str, Explained] = {}
-    for name, one in shown.items():
+    for name, step in shown.items():
         if name not in causes:
-            causes |= explained([other for other in shown.values() if other.together is one.together])
-    return {name: _explanation(one, parts, causes[name], run, measured) for name, one in shown.items()}
+            causes |= explained([other for other in shown.values() if other.together is step.together])
+    return {name: _explanation(step, parts, causes[name], run, measured) for name, step in shown.items()}
 
 
 def no_verdict(effect: Effect) -> str:
@@ -76,50 +79,48 @@ def explain_pair(
 ) -> Explanation | None:
     """Return why one of two arms is faster, as in the report's table; None if there is no significant difference."""
     old, new = pair
-    one = step_parts(analysis, measured).get(new.name) if new.reference == old.name else None
-    one = one or pair_parts(run.plan, old, new, measured, analysis.level)
-    if one is None or not agrees(one, effect):
+    parts = step_parts(analysis, measured).get(new.name) if new.reference == old.name else None
+    parts = parts or pair_parts(run.plan, old, new, measured, analysis.level)
+    if parts is None or not agrees(parts, effect):
         return None
-    return _explanation(one, {}, explained([one])[new.name], run, measured)
+    return _explanation(parts, {}, explained([parts])[new.name], run, measured)
 
 
 def explain_runs(
-    one: StepParts, run: Run, measured: tuple[Measurements, Measurements], *, faster: bool
+    parts: StepParts, run: Run, measured: tuple[Measurements, Measurements], *, faster: bool
 ) -> Explanation | None:
     """Return why an arm is faster or slower in a newer run than in older ones; None if its steps do not agree.
 
     ``run`` is the newer one, and ``measured`` are an older one and the newer one.
     """
-    if not one.whole.is_sure or (one.whole.mean < 0) != faster:
+    if not parts.whole.is_sure or (parts.whole.mean < 0) != faster:
         return None
-    before, after = (each.facts[one.arm.name] for each in measured)
-    case = Case(one, explained([one])[one.arm.name], before, after)
+    before, after = (each.facts[parts.arm.name] for each in measured)
+    case = Case(parts, explained([parts])[parts.arm.name], before, after)
     return _explained(case, findings(case, {}, None), run)
 
 
 def _explanation(
-    one: StepParts, parts: Mapping[str, StepParts], causes: Explained, run: Run, measured: Measurements
+    step: StepParts, parts: Mapping[str, StepParts], causes: Explained, run: Run, measured: Measurements
 ) -> Explanation:
-    arm, reference = one.arm, next(other for other in run.plan.arms if other.name == one.together.reference)
+    arm, reference = (
+        step.arm,
+        next(other for other in run.plan.arms if other.name == step.together.reference),
+    )
     beside = {
         name: (other, run.environments.get(other.arm.runs))
         for name, other in parts.items()
         if (other.arm.reference, other.arm.engine) == (arm.reference, arm.engine)
     }
-    case = Case(one, causes, measured.facts[reference.name], measured.facts[arm.name])
+    case = Case(step, causes, measured.facts[reference.name], measured.facts[arm.name])
     return _explained(case, findings(case, beside, run.environments.get(reference.runs)), run)
 
 
-def _explained(case: Case, found: tuple[Finding, ...], run: Run) -> Explanation:
+def _explained(case: Case, applicable: tuple[Finding, ...], run: Run) -> Explanation:
     per = "run" if run.workloads[case.parts.arm.workload].command else "step"
-    return Explanation(
-        case.parts,
-        case.explained,
-        found,
-        per,
-        _profiled(case.reference.operators, case.environment.operators),
-        _profiled(case.reference.gpu, case.environment.gpu),
-    )
+    before, after = case.reference, case.environment
+    operators, gpu = _profiled(before.operators, after.operators), _profiled(before.gpu, after.gpu)
+    return Explanation(case.parts, case.explained, applicable, per, operators, gpu)
 
 
 def _profiled(before: Mapping[str, list[float]], after: Mapping[str, list[float]]) -> dict[str, tuple[float, float]]:
@@ -127,22 +128,22 @@ def _profiled(before: Mapping[str, list[float]], after: Mapping[str, list[float]
     if not before or not after:
         return {}
     trials = [max(map(len, side.values())) for side in (before, after)]
-    found = {
+    times = {
         name: (sum(before.get(name, ())) / trials[0], sum(after.get(name, ())) / trials[1])
         for name in {**before, **after}
     }
-    return dict(sorted(found.items(), key=lambda item: -abs(item[1][1] - item[1][0])))
+    return dict(sorted(times.items(), key=lambda item: -abs(item[1][1] - item[1][0])))
 
 
-def to_json(found: Explanation) -> dict[str, object]:
+def to_json(explanation: Explanation) -> dict[str, object]:
     """Return an explanation as JSON values: seconds and events per step (or run), null if not known."""
-    parts, arm = found.parts, found.parts.arm
+    parts, arm = explanation.parts, explanation.parts.arm
     return {
         "workload": arm.workload,
         "engine": arm.engine,
         "environment": arm.environment,
         "reference": parts.together.reference,
-        "per": found.per,
+        "per": explanation.per,
         "counted": "step thread" if parts.together.thread else "process",
         "blocks": parts.blocks,
         "whole_s": _interval(parts.whole),
@@ -150,7 +151,7 @@ def to_json(found: Explanation) -> dict[str, object]:
             part.name: {
                 **_interval(part.change),
                 "share": part.share and _interval(part.share),
-                "unexplained_s": _interval(found.causes.unexplained.get(part.name)),
+                "unexplained_s": _interval(explanation.causes.unexplained.get(part.name)),
             }
             for part in parts.parts
         },
@@ -164,21 +165,90 @@ def to_json(found: Explanation) -> dict[str, object]:
                 "price_s": cause.price_s,
                 "time_s": _interval(cause.time),
             }
-            for cause in found.causes.causes
+            for cause in explanation.causes.causes
         ],
-        "operators_s": dict(list(found.operators.items())[:12]),
-        "gpu_s": {name.removesuffix("_ns"): times for name, times in found.gpu.items()},
+        "operators_s": dict(list(explanation.operators.items())[:12]),
+        "gpu_s": {name.removesuffix("_ns"): times for name, times in explanation.gpu.items()},
         "reasons": [
             {
-                "name": one.rule.name,
-                "remedy": one.rule.remedy,
-                "confirmed": one.confirmed,
-                "by": one.by.arm.environment if one.by else None,
+                "name": finding.rule.name,
+                "remedy": finding.rule.remedy,
+                "confirmed": finding.confirmed,
+                "by": finding.by.arm.environment if finding.by else None,
             }
-            for one in found.findings
+            for finding in explanation.findings
         ],
     }
 
 
-def _interval(found: Interval | None) -> dict[str, float | None]:
-    return {"mean": None, "low": None, "high": None} if found is None else vars(found).copy()
+def _interval(interval: Interval | None) -> dict[str, float | None]:
+    return {"mean": None, "low": None, "high": None} if interval is None else vars(interval).copy()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A cause to confirm: of the difference of ``arm`` from ``reference``, by an environment that changes only this.
+
+    ``by`` is the name of that environment, and ``level`` (factor, level) its difference from ``reference``.
+    """
+
+    arm: Arm
+    reference: str
+    per: str
+    rule: Rule
+    by: str
+    level: tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """Whether the environment that changes only one cause has at least half of the effect (None: not known).
+
+    ``effect`` and ``other`` are the parts of the explained environment and of that one. ``why``: why it is not known.
+    """
+
+    wanted: Wanted
+    confirmed: bool | None
+    effect: StepParts | None
+    other: StepParts | None
+    why: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as JSON values: seconds per step (or run), null if not known."""
+        wanted = self.wanted
+        return {
+            "workload": wanted.arm.workload,
+            "engine": wanted.arm.engine,
+            "environment": wanted.arm.environment,
+            "reference": wanted.reference,
+            "cause": wanted.rule.name,
+            "by": wanted.by,
+            "confirmed": self.confirmed,
+            "not_known": self.why,
+            "per": wanted.per,
+            "environment_s": vars(self.effect.whole) if self.effect else None,
+            "by_s": vars(self.other.whole) if self.other else None,
+        }
+
+
+def confirm(analysis: Analysis, measured: Measurements, wanted: Sequence[Wanted]) -> tuple[Confirmation, ...]:
+    """Return the answer for each wanted cause, from a run that has its environments in the same blocks."""
+    parts = step_parts(analysis, measured)
+    return tuple(_confirmation(cause, parts, analysis) for cause in wanted)
+
+
+def _confirmation(wanted: Wanted, parts: Mapping[str, StepParts], analysis: Analysis) -> Confirmation:
+    arm = wanted.arm
+    effect, other = parts.get(arm.name), parts.get(arm_name(wanted.by, arm.workload, arm.engine))
+    if effect is None or other is None:
+        return Confirmation(wanted, None, effect, other, "too few blocks with successful trials")
+    trial_effect = analysis.find(arm.name)
+    if trial_effect is None or not agrees(effect, trial_effect):
+        reason = no_verdict(trial_effect) if trial_effect else ""
+        why = f"no verdict for {arm.environment} in this run{reason and f': {reason}'}"
+        return Confirmation(wanted, None, effect, other, why)
+    if not same_events(other, effect, wanted.rule):
+        why = f"{wanted.by} did not change the {EVENTS[wanted.rule.event][1]} here"
+        return Confirmation(wanted, None, effect, other, why)
+    answer = brings_back(other.whole, effect.whole)
+    return Confirmation(wanted, answer, effect, other, "its interval is too wide" if answer is None else "")

@@ -12,13 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.plan import Arm
-from envmatrix.stats.attribution.contrasts import (
-    MOST_DRAWN,
-    ContrastFamily,
-    Estimate,
-    contrast_family,
-    estimate_contrasts,
-)
+from envmatrix.stats.attribution.contrasts import MOST_DRAWN, Estimate, contrast_family, estimate_contrasts
 from envmatrix.stats.effects import LEVEL, Effect, may_be_best
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric
@@ -72,10 +66,6 @@ class Attribution:
     blocks: int
 
 
-def _no_copies() -> Floats:
-    return np.empty((0, 0))
-
-
 @dataclass(frozen=True)
 class Cells:
     """A full factorial: one row of ``logs`` (cells x blocks, higher is better) for each combination of levels.
@@ -89,7 +79,7 @@ class Cells:
     cells: tuple[tuple[str, ...], ...]
     names: tuple[str, ...]
     logs: Floats
-    copies: Floats = field(default_factory=_no_copies)
+    copies: Floats = field(default_factory=lambda: np.empty((0, 0)))
     far: Floats | None = None
 
     @cached_property
@@ -124,15 +114,8 @@ def find_cells(
     varied_factors = [f for f in arm_levels[0] if len({levels.get(f) for levels in arm_levels}) > 1]
     options = [tuple(dict.fromkeys(levels[f] for levels in arm_levels if f in levels)) for f in varied_factors]
     cells = [tuple(levels.get(f, "") for f in varied_factors) for levels in arm_levels]
-    cell_count = math.prod(len(names) for names in options)
-    if (
-        not varied_factors
-        or len(varied_factors) > _MOST_FACTORS
-        or len(set(cells)) != len(cells)
-        or cell_count != len(cells)
-    ):
-        return None
-    if set(cells) != set(itertools.product(*options)):  # an arm lacks a level of a factor: arms of two matrices
+    has_all_cells = 0 < len(varied_factors) <= _MOST_FACTORS and len(cells) == math.prod(map(len, options))
+    if not has_all_cells or set(cells) != set(itertools.product(*options)):  # or arms of two matrices
         return None
     logs, copies, far = signed_logs([arm.name for arm in arms], controls, measured, metric)
     names = tuple(arm.environment for arm in arms)
@@ -154,11 +137,8 @@ def _contrast_weights(cells: Cells, tested_levels: Mapping[int, str]) -> Floats:
     weights = np.ones(len(cells.cells))
     for position, options in enumerate(cells.levels):
         if position in tested_levels:
-            reference = options[0]
-            weights *= [
-                float(cell[position] == tested_levels[position]) - float(cell[position] == reference)
-                for cell in cells.cells
-            ]
+            tested = tested_levels[position]
+            weights *= [float(cell[position] == tested) - float(cell[position] == options[0]) for cell in cells.cells]
         else:
             weights /= len(options)
     return weights
@@ -171,21 +151,18 @@ def contrasts(cells: Cells, needed: int = 2, level: float = LEVEL) -> tuple[Cont
     gains, which equals least squares if no trial is missing. Below ``needed`` pairs in any cell there is no interval.
     """
     positions = range(len(cells.factors))
-    level_choices: list[dict[int, str]] = [{i: level} for i in positions for level in cells.levels[i][1:]]
-    level_choices += [
-        {i: first_level, j: second_level}
-        for i, j in itertools.combinations(positions, 2)
-        for first_level in cells.levels[i][1:]
-        for second_level in cells.levels[j][1:]
+    level_choices = [
+        dict(zip(chosen, levels, strict=True))
+        for factor_count in (1, 2)
+        for chosen in itertools.combinations(positions, factor_count)
+        for levels in itertools.product(*(cells.levels[i][1:] for i in chosen))
     ]
     weights = np.array([_contrast_weights(cells, item) for item in level_choices])
-    contrast_estimates = estimate_contrasts(
-        cells.gains, weights, contrast_family(weights, 1 + len(cells.copies), level=level), needed
-    )
-    contrast_levels = [tuple((cells.factors[i], level) for i, level in item.items()) for item in level_choices]
+    family = contrast_family(weights, 1 + len(cells.copies), level=level)
+    estimates = estimate_contrasts(cells.gains, weights, family, needed)
     return tuple(
-        Contrast(levels, estimate, estimate.p)
-        for levels, estimate in zip(contrast_levels, contrast_estimates, strict=True)
+        Contrast(tuple((cells.factors[i], level) for i, level in item.items()), estimate, estimate.p)
+        for item, estimate in zip(level_choices, estimates, strict=True)
     )
 
 
@@ -211,43 +188,41 @@ def shapley_weights(cells: Cells, best: int) -> dict[int, Floats]:
     return weights
 
 
-def _shares(cells: Cells, best: int, needed: int, level: float) -> dict[int, Estimate]:
-    """Return the share of each factor that ``best`` changes.
+def _shares(cells: Cells, best: int, mean: Floats, needed: int, level: float) -> tuple[Share, ...]:
+    """Return the share of each factor that ``best`` changes, the largest first; ``mean`` are the gains of the cells.
 
     The same trials were used to pick ``best``. So intervals are simultaneous over all factors of all cells that could
     have been picked.
     """
-    reference = cells.cells[0]
-    members = sum(
-        cell_level != reference_level
-        for cell in cells.cells
-        for cell_level, reference_level in zip(cell, reference, strict=True)
-    )
+    members = sum(level != first for cell in cells.cells for level, first in zip(cell, cells.cells[0], strict=True))
     best_weights = shapley_weights(cells, best)
     if not best_weights:
-        return {}
+        return ()
     rivals = range(1, len(cells.cells)) if members <= MOST_DRAWN else ()
     rows = [row for rival in rivals for row in shapley_weights(cells, rival).values()]
     weights = np.array(list(best_weights.values()))
     family = contrast_family(np.array(rows) if rows else weights, 1 + len(cells.copies), members, level)
-    return dict(zip(best_weights, estimate_contrasts(cells.gains, weights, family, needed), strict=True))
+    estimates, gain = estimate_contrasts(cells.gains, weights, family, needed), float(mean[best])
+    parts = [float(row @ mean) / gain if gain > 0 else None for row in best_weights.values()]
+    shares = [
+        Share(cells.factors[factor], cells.cells[best][factor], estimate, part)
+        for factor, estimate, part in zip(best_weights, estimates, parts, strict=True)
+    ]
+    return tuple(sorted(shares, key=lambda share: -share.gain.ratio))
 
 
 def _total_gain(
-    name: str, at: int, gains: Views, family: ContrastFamily, table: Mapping[str, Effect], needed: int
+    name: str, at: int, gains: Views, copies: int, level: float, table: Mapping[str, Effect], needed: int
 ) -> Estimate:
     """Return the gain of row ``at`` from the table of effects, whose interval is valid whichever row was picked."""
     if at == 0:
-        return Estimate(1.0, None, None)
+        return Estimate(1.0)
     effect = table.get(name)
     if effect and effect.ratio is not None:
         return Estimate(effect.ratio, effect.low, effect.high, effect.p)
-    return estimate_contrasts(gains, np.eye(len(gains.measured))[[at]], family, needed)[0]
-
-
-def _total_gain_family(rows: int, copies: int, level: float) -> ContrastFamily:
-    """Return the contrast family of the gains of all rows except the first."""
-    return contrast_family(np.eye(rows)[1:], copies, level=level)
+    rows = np.eye(len(gains.measured))
+    family = contrast_family(rows[1:], copies, level=level)
+    return estimate_contrasts(gains, rows[[at]], family, needed)[0]
 
 
 def attribute_gain(
@@ -273,24 +248,10 @@ def attribute_gain(
     is_barred = [name in table and not may_be_best(table[name]) for name in cells.names]
     fastest = int(np.argmax(np.where(is_barred, -np.inf, gain_summary.mean)))
     best = cells.names.index(recommended) if recommended in cells.names else fastest
-    gain = float(gain_summary.mean[best])
-    weights = shapley_weights(cells, best)
-    shares = [
-        Share(
-            cells.factors[factor],
-            cells.cells[best][factor],
-            estimate,
-            float(weights[factor] @ gain_summary.mean) / gain if gain > 0 else None,
-        )
-        for factor, estimate in _shares(cells, best, needed, level).items()
-    ]
-    shares.sort(key=lambda share: -share.gain.ratio)
-    total_family = _total_gain_family(len(gains.measured), 1 + len(cells.copies), level)
-    total = _total_gain(cells.names[best], best, gains, total_family, table, needed)
-    factor_contrasts = contrasts(cells, needed, level)
-    return Attribution(
-        workload, engine, cells.names[best], total, tuple(shares), factor_contrasts, int(gain_summary.blocks.max())
-    )
+    shares = _shares(cells, best, gain_summary.mean, needed, level)
+    name, blocks = cells.names[best], int(gain_summary.blocks.max())
+    total = _total_gain(name, best, gains, 1 + len(cells.copies), level, table, needed)
+    return Attribution(workload, engine, name, total, shares, contrasts(cells, needed, level), blocks)
 
 
 @dataclass(frozen=True)
@@ -319,12 +280,11 @@ def cumulative_steps(
     """
     if not summarise_pairs(gains.measured).blocks.all():
         return ()
-    rows, total_family = np.eye(len(names)), _total_gain_family(len(gains.measured), copies, level)
-    steps = np.array([rows[i] - rows[i - 1] * (i > 1) for i in range(1, len(names))])
-    added = estimate_contrasts(gains, steps, contrast_family(steps, copies, level=level), needed)
-    return tuple(
-        CumulativeStep(
-            names[i], names[i - 1], added[i - 1], _total_gain(names[i], i, gains, total_family, table or {}, needed)
-        )
-        for i in range(1, len(names))
-    )
+    rows, table = np.eye(len(names)), table or {}
+    weights = np.array([rows[i] - rows[i - 1] * (i > 1) for i in range(1, len(names))])
+    added = estimate_contrasts(gains, weights, contrast_family(weights, copies, level=level), needed)
+    steps = []
+    for at, (before, name) in enumerate(itertools.pairwise(names)):
+        so_far = _total_gain(name, at + 1, gains, copies, level, table, needed)
+        steps.append(CumulativeStep(name, before, added[at], so_far))
+    return tuple(steps)

@@ -4,14 +4,18 @@ Differences are paired by block like every effect, in seconds. In every block th
 of the step, so their means do too. The intervals of all parts of all environments with one reference are simultaneous.
 Each part is a family of comparisons (``maxt``) at level ** (1 / number of families), the least favourable case of
 dependent families (Sidak 1967).
+
+Runs have no blocks in common: their intervals contain the variation between runs (``welch.prediction``), so they are
+wider.
 """
 
 from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +23,9 @@ from numpy.typing import NDArray
 from envmatrix.plan import Arm, Plan
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.effects import Effect
-from envmatrix.stats.inference.maxt import critical_value
+from envmatrix.stats.inference.maxt import critical_value, student_quantile
 from envmatrix.stats.inference.moderated_variance import moderated_errors
+from envmatrix.stats.inference.welch import prediction
 from envmatrix.stats.measurements import Measurements, finite_medians
 from envmatrix.stats.pairing import Family, families, mean_copies, summarise_pairs
 from envmatrix.stats.step_account import PARTS, accounts, of_thread
@@ -91,20 +96,20 @@ class Together:
     def intervals(self, values: Floats, held: int) -> list[Interval]:
         """Return mean differences with intervals from (arms, blocks), as one of ``held`` families judged together."""
         return [
-            _around(float(mean), float(reach)) if np.isfinite(reach) else Interval(float(mean))
-            for mean, reach in zip(*self.estimates(values, held), strict=True)
+            Interval(mean, mean - reach, mean + reach) if math.isfinite(reach) else Interval(mean)
+            for mean, reach in zip(*map(np.ndarray.tolist, self.estimates(values, held)), strict=True)
         ]
 
     def estimates(self, values: Floats, held: int, *, own: bool = False) -> tuple[Floats, Floats]:
         """Return mean differences and half-widths of their intervals (NaN: none). ``own``: each with its own error."""
-        found = summarise_pairs(values, self.far)
-        errors, alone = found.error, np.ones(len(values), dtype=np.bool_)
+        summary = summarise_pairs(values, self.far)
+        errors, is_own = summary.error, np.ones(len(values), dtype=np.bool_)
         if not own:
-            errors, alone = moderated_errors(found.error, found.units, self.comparisons)
-        keys = list(zip(found.units.tolist(), alone.tolist(), strict=True))
+            errors, is_own = moderated_errors(summary.error, summary.units, self.comparisons)
+        keys = list(zip(summary.units.tolist(), is_own.tolist(), strict=True))
         critical = {key: self._critical(key[0], held, own=key[1]) for key in set(keys)}
         reach = np.array([critical[key] for key in keys]) * errors
-        return found.mean, np.where(found.blocks < 2, np.nan, reach)
+        return summary.mean, np.where(summary.blocks < 2, np.nan, reach)
 
     def share(self, part: Floats, whole: Floats, held: int) -> Interval | None:
         """Return the ratio of two mean differences (blocks,) with Fieller's interval; None if that is unbounded."""
@@ -144,10 +149,6 @@ class Together:
     def _critical(self, units: int, held: int, *, own: bool) -> float:
         level = self.level ** (1.0 / held)
         return critical_value(max(2, units), self.comparisons, self.copies, level=level, own=own)
-
-
-def _around(mean: float, reach: float) -> Interval:
-    return Interval(mean, mean - reach, mean + reach)
 
 
 @dataclass(frozen=True)
@@ -219,26 +220,15 @@ def pair_parts(plan: Plan, old: Arm, new: Arm, measured: Measurements, level: fl
 def _of_family(family: Family, measured: Measurements, level: float) -> Together:
     rows = [measured.arms.index(name) for name in (*family.copies, *(arm.name for arm in family.arms))]
     thread, copies = of_thread(measured, rows), len(family.copies)
-    found = accounts(measured, rows, thread=thread)
-    known = {
-        name: (mean_copies(values[:copies]), values[copies:])
-        for name, values in found.items()
-        if not name.startswith("price.")
-    }
-    there = np.isfinite(known["whole"][1] - known["whole"][0])
-    prices = {name[6:]: finite_medians(values, 0) for name, values in found.items() if name.startswith("price.")}
-    return Together(
-        family.reference,
-        family.arms,
-        {name: np.where(there, after - before, np.nan) for name, (before, after) in known.items()},
-        {name: (_means(before, there), _means(after, there)) for name, (before, after) in known.items()},
-        prices,
-        measured.apart,
-        thread,
-        max(1, int(there.any(axis=1).sum()) + len(family.beside)),
-        copies,
-        level,
-    )
+    account, prices = accounts(measured, rows, thread=thread)
+    both_sides = {name: (mean_copies(values[:copies]), values[copies:]) for name, values in account.items()}
+    has_both = np.isfinite(both_sides["whole"][1] - both_sides["whole"][0])
+    differences = {name: np.where(has_both, after - before, np.nan) for name, (before, after) in both_sides.items()}
+    means = {name: (_means(before, has_both), _means(after, has_both)) for name, (before, after) in both_sides.items()}
+    medians = {name: finite_medians(values, 0) for name, values in prices.items()}
+    comparisons = max(1, int(has_both.any(axis=1).sum()) + len(family.beside))
+    compared = family.reference, family.arms, differences, means, medians
+    return Together(*compared, measured.apart, thread, comparisons, copies, level)
 
 
 def parts_of(together: Together) -> list[StepParts]:
@@ -258,8 +248,62 @@ def _part(together: Together, row: int, name: str, change: Interval) -> Part:
     return Part(name, change, together.share(*rows, len(together.counted)))
 
 
-def _means(values: Floats, there: NDArray[np.bool_]) -> Floats:
+def _means(values: Floats, used: NDArray[np.bool_]) -> Floats:
     """Return the mean over each arm's available blocks; NaN if there are none."""
-    values = np.broadcast_to(values, there.shape)
-    there = there & np.isfinite(values)
-    return np.asarray(np.where(there, values, 0.0).sum(axis=1) / np.where(there.any(axis=1), there.sum(axis=1), np.nan))
+    values = np.broadcast_to(values, used.shape)
+    used = used & np.isfinite(values)
+    return np.asarray(np.where(used, values, 0.0).sum(axis=1) / np.where(used.any(axis=1), used.sum(axis=1), np.nan))
+
+
+@dataclass(frozen=True)
+class OfRuns(Together):
+    """The numbers of one environment in several runs.
+
+    ``differences`` are the values themselves: (1, blocks of all runs). ``ends``: where the blocks of each run end; the
+    newest run is the last one.
+    """
+
+    ends: tuple[int, ...] = ()
+
+    def estimates(self, values: Floats, held: int, *, own: bool = False) -> tuple[Floats, Floats]:
+        """Return the differences of the newest run from the mean of the others, and half-widths of their intervals."""
+        mean, error = prediction(*_of_runs(values, self.ends))
+        level = self.level ** (1.0 / held)
+        return mean, student_quantile(len(self.ends) - 1, 1.0 - (1.0 - level) / (2 * self.comparisons)) * error
+
+
+def unpaired_parts(
+    arm: Arm, names: tuple[str, str], olds: Sequence[Measurements], new: Measurements, comparisons: int, level: float
+) -> StepParts | None:
+    """Return the parts of an arm's difference between runs; None if a run has not counted them.
+
+    ``names``: of the older run and of the newer one, which become the reference and the environment.
+    """
+    runs = [(run, [run.arms.index(arm.name)]) for run in (*olds, new)]
+    thread = all(of_thread(*run) for run in runs)
+    run_accounts, run_prices = zip(*(accounts(*run, thread=thread) for run in runs), strict=True)
+    values, prices = (
+        {name: np.concatenate([numbers[name] for numbers in of_runs], axis=1) for name in of_runs[0]}
+        for of_runs in (run_accounts, run_prices)
+    )
+    has_whole, ends = np.isfinite(values["whole"]), np.cumsum([len(run.blocks) for run, _ in runs]).tolist()
+    if any(part.sum() < 2 for part in np.split(has_whole[0], ends[:-1])):
+        return None
+    values = {name: np.where(has_whole, numbers, np.nan) for name, numbers in values.items()}
+    run_means = {name: _of_runs(numbers, ends)[0] for name, numbers in values.items()}
+    means = {name: (of_run[:, :-1].mean(axis=1), of_run[:, -1]) for name, of_run in run_means.items()}
+    medians = {name: finite_medians(numbers, 0) for name, numbers in prices.items()}
+    reference, arms = f"{names[0]}:{arm.workload}@{arm.engine}", (replace(arm, environment=names[1]),)
+    seen = f"with {len(olds)} older runs"
+    compared = reference, arms, values, means, medians
+    together = OfRuns(*compared, new.apart, thread, comparisons, 1, level, seen, tuple(ends))
+    return next(iter(parts_of(together)), None)
+
+
+def _of_runs(values: Floats, ends: Sequence[int]) -> tuple[Floats, Floats]:
+    """Return the mean of each run and its standard error: arrays (rows, runs) from (rows, blocks of all runs)."""
+    runs = np.split(values, ends[:-1], axis=1)
+    counts = np.stack([np.isfinite(run).sum(axis=1) for run in runs], axis=1)
+    means = np.stack([np.nansum(run, axis=1) for run in runs], axis=1) / np.where(counts, counts, np.nan)
+    squares = [np.nansum((run - means[:, [index]]) ** 2, axis=1) for index, run in enumerate(runs)]
+    return means, np.sqrt(np.stack(squares, axis=1) / np.where(counts > 1, (counts - 1) * counts, np.nan))

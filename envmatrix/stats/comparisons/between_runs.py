@@ -3,56 +3,53 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+
+import numpy as np
 
 from envmatrix.errors import InputError, StoreError
 from envmatrix.plan import Arm, shown_name
 from envmatrix.results import Run, RunFolder
-from envmatrix.results.anonymize import is_numbered_host
 from envmatrix.stats.analysis import estimate
 from envmatrix.stats.attribution.explanation import explain_runs
+from envmatrix.stats.attribution.step_parts import unpaired_parts
+from envmatrix.stats.comparisons.comparability import (
+    comparability_problems,
+    is_same_setup,
+    run_identity,
+    sibling_runs,
+)
 from envmatrix.stats.comparisons.result import (
     ArmComparison,
     Comparison,
     SteadyComparison,
     arm_logs,
+    concluded,
     find_arms,
     flag_cautions,
     missing_trials_cautions,
-    non_speed_label,
     smallest_detectable_slowdown,
     status_of,
     trial_counts,
     unchecked_work_cautions,
-    unless_contended,
-    with_steady,
-    withdraw_if_fails_more,
-    withdraw_if_other_work,
 )
-from envmatrix.stats.comparisons.run_to_run import (
-    FEWEST_RUNS,
-    compare_with_runs,
-    describe_schedule,
-    is_same_schedule,
-    is_same_setup,
-    run_identity,
-    sibling_runs,
-)
-from envmatrix.stats.comparisons.steady import Rules, compare_later_steps
-from envmatrix.stats.comparisons.unpaired_parts import unpaired_parts
-from envmatrix.stats.effects import Contended, verdict_of
-from envmatrix.stats.inference.welch import Mean, mean_of_logs, quotient
+from envmatrix.stats.effects import Contended, Verdict, verdict_of
+from envmatrix.stats.inference.welch import FEWEST_RUNS, Mean, Quotient, compare_with_runs, mean_of_logs, quotient
 from envmatrix.stats.measurements import Measurements, read_measurements
-from envmatrix.stats.metrics import Metric
-from envmatrix.stats.observed_host import observed_host
+from envmatrix.stats.pairing import Floats
 from envmatrix.stats.primary_metric import primary_metrics
 from envmatrix.stats.quality.contention import Waiting, contended, cpu_waits
 from envmatrix.stats.quality.equal_work import work_differences_between_runs
 from envmatrix.stats.quality.slow_trials import describe_slow_trials
-from envmatrix.stats.steady_state.effect import steps_of_trial
+from envmatrix.stats.steady_state.effect import steps_of_trial, went_on
+from envmatrix.stats.steady_state.later_steps import CHANGE, WATCHED
 from envmatrix.stats.stopping.alpha_spending import confidence_level
+
+#: Processes that went on for times that differ by a larger factor are not compared.
+_ALIKE = 1.25
 
 
 def compare_runs(
@@ -61,11 +58,11 @@ def compare_runs(
     """Compare the arms that two runs share (or only those of ``environments``), run against run.
 
     Trials of two runs are not paired. The variation between runs is estimated from runs of the same setup in the folder
-    of ``old``; ``new`` is compared with all of them (``run_to_run``). With fewer than three there is no verdict. Raises
-    InputError if both runs are the same one, or are not comparable. With ``anyway``, the reasons for that become
+    of ``old``; ``new`` is compared with all of them (``compare_with_runs``). With fewer than three there is no verdict.
+    Raises InputError if both runs are the same one, or are not comparable. With ``anyway``, the reasons for that become
     cautions.
     """
-    pair = _RunPair((old, new), (old.load_for_resume(), new.load_for_resume()))
+    pair = _RunPair((old, new), allowed)
     runs, measured = pair.runs, pair.measured
     if run_identity(runs[0]) == run_identity(runs[1]):
         raise InputError(
@@ -80,29 +77,26 @@ def compare_runs(
             remedy="measure both on one machine with one version of the benchmark, or compare anyway: --anyway "
             "(Python: anyway=True)",
         )
-    arms = _shared_arms(pair, environments)
+    arms = pair.arms = _shared_arms(pair, environments)
+    later = [pair.later_steps(arm) for arm in arms]
     work_differences = {arm.name: work_differences_between_runs(*measured, arm.name) for arm in arms}
-    later = [pair.later_steps(arm, len(arms), allowed) for arm in arms]
-    items = [
-        withdraw_if_other_work(_compare_arm(arm, pair, len(arms), allowed, steady), bool(work_differences[arm.name]))
+    items = (
+        _compare_arm(arm, pair, steady, did_other_work=bool(work_differences[arm.name]))
         for arm, (steady, _) in zip(arms, later, strict=True)
-    ]
-    work_cautions = (
-        f"{shown_name(name)} of {runs[1].name} did other work than {runs[0].name}: {'; '.join(text)}"
-        for name, text in work_differences.items()
-        if text
     )
-    return Comparison(
-        tuple(items),
-        (
-            "the runs were made at different times: changes of the machine in between are not cancelled out",
-            *reasons,
-            *work_cautions,
-            *(reason for _, reason in later if reason),
-            *_program_cautions(runs, measured[1], arms),
-            *pair.table_cautions(arms),
+    cautions = (
+        "the runs were made at different times: changes of the machine in between are not cancelled out",
+        *reasons,
+        *(
+            f"{shown_name(name)} of {runs[1].name} did other work than {runs[0].name}: {'; '.join(text)}"
+            for name, text in work_differences.items()
+            if text
         ),
+        *(reason for _, reason in later if reason),
+        *_program_cautions(runs, measured[1], arms),
+        *pair.table_cautions(),
     )
+    return Comparison(tuple(items), cautions)
 
 
 def _shared_arms(pair: _RunPair, environments: Sequence[str]) -> list[Arm]:
@@ -118,33 +112,6 @@ def _shared_arms(pair: _RunPair, environments: Sequence[str]) -> list[Arm]:
     return arms
 
 
-def comparability_problems(old: Run, new: Run, measured: tuple[Measurements, Measurements]) -> tuple[str, ...]:
-    """Return why two runs are not comparable: another machine, schedule, benchmark, workload or data set."""
-    one, two = (observed_host(run.host, measurements) for run, measurements in zip((old, new), measured, strict=True))
-    problems = [
-        f"the hosts differ in {key}: {old_value} and {new_value}"
-        for key, old_value, new_value in (
-            ("name", one.name, two.name),
-            ("cpu_model", one.cpu_model, two.cpu_model),
-            ("cpus", list(one.cpus), list(two.cpus)),
-            ("memory_bytes", one.memory_bytes, two.memory_bytes),
-        )
-        if old_value != new_value and None not in (old_value, new_value)
-        if not (key == "name" and (is_numbered_host(str(old_value)) or is_numbered_host(str(new_value))))
-    ]
-    if not is_same_schedule(old, new):
-        problems.append(f"the schedules differ: {describe_schedule(old)} and {describe_schedule(new)}")
-    if old.bench_digest != new.bench_digest:
-        problems.append("the benchmark itself differs")
-    works = [{d for fact in one.facts.values() for d in fact.work} for one in measured]
-    if works[0] and works[1] and works[0].isdisjoint(works[1]):
-        problems.append("the workloads differ")
-    data = [{d for fact in one.facts.values() for d in fact.data} for one in measured]
-    if data[0] and data[1] and data[0].isdisjoint(data[1]):
-        problems.append("the data sets differ")
-    return tuple(problems)
-
-
 def _program_cautions(runs: tuple[Run, Run], measured: Measurements, arms: Sequence[Arm]) -> Iterator[str]:
     """Yield cautions about user programs: files that changed between the runs, and work without a check."""
     names = dict.fromkeys(arm.workload for arm in arms)
@@ -157,24 +124,30 @@ def _program_cautions(runs: tuple[Run, Run], measured: Measurements, arms: Seque
 
 
 class _RunPair:
-    """Two runs, and further runs in the older one's folder that are comparable with it; each is read once."""
+    """Two runs, and further runs in the older one's folder that are comparable with it; each is read once.
 
-    def __init__(self, folders: tuple[RunFolder, RunFolder], runs: tuple[Run, Run]) -> None:
-        self.folders, self.runs = folders, runs
+    ``arms`` are compared, with simultaneous intervals; ``allowed`` is the accepted slowdown.
+    """
+
+    def __init__(self, folders: tuple[RunFolder, RunFolder], allowed: float) -> None:
+        self.folders, self.allowed, self.arms = folders, allowed, list[Arm]()
+        self.runs = folders[0].load_for_resume(), folders[1].load_for_resume()
+        self.names = self.runs[0].name, self.runs[1].name
         self.measured = (
-            read_measurements(folders[0], runs[0].plan),
-            read_measurements(folders[1], runs[1].plan),
+            read_measurements(folders[0], self.runs[0].plan),
+            read_measurements(folders[1], self.runs[1].plan),
         )
+        self.metrics = primary_metrics(self.runs[0].plan, self.measured[0], self.runs[0].workloads)
 
-    @property
+    @cached_property
     def level(self) -> float:
         """The higher of the two runs' confidence levels: the run read more often needs more."""
         pairs = zip(self.runs, self.measured, strict=True)
         return max(confidence_level(run.plan, len(measured.blocks)) for run, measured in pairs)
 
-    def table_cautions(self, arms: Sequence[Arm]) -> Iterator[str]:
+    def table_cautions(self) -> Iterator[str]:
         """Yield the cautions from each run's own tables about the arms, and which arms have slow trials."""
-        names = [arm.name for arm in arms]
+        names = [arm.name for arm in self.arms]
         for run, measured in zip(self.runs, self.measured, strict=True):
             analysis = estimate(run.plan, measured, workloads=run.workloads, environments=run.environments, metrics=())
             slow = describe_slow_trials(run.plan, measured, analysis.primary, analysis.slow)
@@ -185,8 +158,8 @@ class _RunPair:
             yield from (f"in {run.name} {text}" for text in (*cautions, *missing_trials_cautions(run, measured)))
 
     @cached_property
-    def _waits(self) -> tuple[Mapping[str, Waiting], ...]:
-        return tuple(cpu_waits(run.plan, seen) for run, seen in zip(self.runs, self.measured, strict=True))
+    def _waits(self) -> list[dict[str, Waiting]]:
+        return [dict(cpu_waits(run.plan, seen)) for run, seen in zip(self.runs, self.measured, strict=True)]
 
     def contended(self, arm: str) -> Contended:
         """Return the possible influence of CPU contention in either run on the ratio of an arm."""
@@ -194,89 +167,99 @@ class _RunPair:
         return contended({"old": old, "new": new}, ("old",), "new")
 
     @cached_property
-    def beside(self) -> tuple[tuple[Run, Measurements], ...]:
+    def _beside(self) -> list[tuple[Run, Measurements]]:
         """Further runs that measured any arm of the older run with the same setup."""
-        old = self.runs[0]
-        comparable_runs = []
+        old, comparable_runs = self.runs[0], []
         for folder, run in sibling_runs(self.folders[0], self.runs):
             if any(is_same_setup(old, run, arm) for arm in old.plan.arms):
                 with contextlib.suppress(StoreError):  # skip a damaged run
                     measured = read_measurements(folder, run.plan)
-                    comparable_runs += (
-                        [] if comparability_problems(old, run, (self.measured[0], measured)) else [(run, measured)]
-                    )
-        return tuple(comparable_runs)
+                    if not comparability_problems(old, run, (self.measured[0], measured)):
+                        comparable_runs.append((run, measured))
+        return comparable_runs
 
     def olds(self, arm: Arm) -> list[Measurements]:
         """Return the numbers of the older run and of the further runs with the same setup."""
-        same_setup_runs = [measured for run, measured in self.beside if is_same_setup(self.runs[0], run, arm)]
-        return [self.measured[0], *same_setup_runs]
+        return [self.measured[0], *(seen for run, seen in self._beside if is_same_setup(self.runs[0], run, arm))]
 
-    def means(self, arm: Arm, metric: Metric) -> list[Mean]:
-        """Return the means of these runs, without those that have too few trials."""
-        run_means = (self.mean(measured, arm, metric) for measured in self.olds(arm))
-        return [mean for mean in run_means if mean]
-
-    @cached_property
-    def metrics(self) -> Mapping[str, Metric]:
-        """The primary metric of each workload."""
-        return primary_metrics(self.runs[0].plan, self.measured[0], self.runs[0].workloads)
-
-    def later_steps(self, arm: Arm, family: int, allowed: float) -> tuple[SteadyComparison | None, str]:
-        """Return the comparison of later steps of an arm, or why there is none."""
-        old, new = self.runs
-        rules = Rules(family, self.level, allowed, new.plan.margin)
-        measured, trial = [*self.olds(arm), self.measured[1]], steps_of_trial(new.workloads.get(arm.workload))
-        return compare_later_steps(arm, self.metrics[arm.workload], measured, (old.name, new.name), rules, trial)
-
-    def mean(self, measured: Measurements, arm: Arm, metric: Metric) -> Mean | None:
+    def mean(self, measured: Measurements, arm: Arm) -> Mean | None:
         """Return the mean log of one run, or None if it has too few trials."""
-        return mean_of_logs(arm_logs(measured, arm.name, metric), max(run.plan.min_blocks for run in self.runs))
+        logs = arm_logs(measured, arm.name, self.metrics[arm.workload])
+        return mean_of_logs(logs, max(run.plan.min_blocks for run in self.runs))
+
+    def compared(self, olds: Sequence[Mean], new: Mean) -> Quotient:
+        """Return the newer run over the older ones; if they are too few, over the first, as if all days were alike."""
+        if len(olds) < FEWEST_RUNS:
+            return quotient(olds[0], new, len(self.arms), self.level)
+        return compare_with_runs(olds, new, len(self.arms), self.level)
+
+    def later_steps(self, arm: Arm) -> tuple[SteadyComparison | None, str]:
+        """Compare later steps of an arm in the newer run with those in the older ones, as first steps are.
+
+        Return why there is no comparison, '' if no process went on.
+        """
+        metric, measured = self.metrics[arm.workload], [*self.olds(arm), self.measured[1]]
+        continued = [went_on(run, arm.name) for run in measured]
+        if not metric.is_speed or not (continued[0] or continued[-1]):
+            return None, ""
+        of_arm, fallback = f" of {arm.shown}", ": first steps are compared"
+        if not (continued[0] and continued[-1]):
+            name = self.names[0] if continued[0] else self.names[1]
+            return None, f"only {name} has a steady effect{of_arm}{fallback}"
+        if not all(continued) and len(continued) > FEWEST_RUNS >= sum(continued):
+            return None, f"only {sum(continued)} of {len(continued)} runs have a steady effect{of_arm}{fallback}"
+        runs = [run for run, is_continued in zip(measured, continued, strict=True) if is_continued]
+        seconds = [float(np.nanmedian(run.of(arm.name, WATCHED))) for run in runs]
+        if max(seconds) > _ALIKE * min(seconds):
+            return None, f"processes{of_arm} went on for {min(seconds):.0f} to {max(seconds):.0f} s of steps{fallback}"
+        means = [_later_mean(arm_logs(run, arm.name, metric), run.of(arm.name, CHANGE)) for run in runs]
+        *olds, new = known = [mean for mean in means if mean]
+        if len(known) < len(means):
+            return None, ""
+        compared, until_s = self.compared(olds, new), min(seconds)
+        low, high = (compared.low, compared.high) if len(olds) >= FEWEST_RUNS else (None, None)
+        trial = steps_of_trial(self.runs[1].workloads.get(arm.workload))
+        verdict, status = _verdict(low, high, self.runs[1].plan.margin), status_of(low, high, self.allowed)
+        return SteadyComparison(compared.ratio, low, high, verdict, status, until_s / 2, until_s, trial), ""
 
 
-def _compare_arm(
-    arm: Arm, pair: _RunPair, family: int, allowed: float, steady: SteadyComparison | None
-) -> ArmComparison:
+def _verdict(low: float | None, high: float | None, margin: float) -> Verdict:
+    return verdict_of(low, high, margin) if low is not None and high is not None else "undecided"
+
+
+def _later_mean(logs: Floats, changes: Floats) -> Mean | None:
+    """Return the mean log of the later speed: that of all trials plus the mean change; None below two changes."""
+    trials, both = np.isfinite(logs), np.isfinite(logs) & np.isfinite(changes)
+    count, groups = int(trials.sum()), int(both.sum())
+    if groups < 2:
+        return None
+    # Trials of processes that went on are in both means: their variance is that of their part of the sum.
+    shared = groups * float((logs[both] / count + changes[both] / groups).var(ddof=1))
+    rest = (count - groups) / count**2 * float(logs[trials].var(ddof=1))
+    return Mean(float(logs[trials].mean() + changes[both].mean()), math.sqrt(shared + rest), groups)
+
+
+def _compare_arm(arm: Arm, pair: _RunPair, steady: SteadyComparison | None, *, did_other_work: bool) -> ArmComparison:
     """Compare one arm of two runs using the variation between runs; with fewer than three there is no interval."""
-    metric = pair.metrics[arm.workload]
-    olds, new = pair.means(arm, metric), pair.mean(pair.measured[1], arm, metric)
-    has_enough_runs = len(olds) >= FEWEST_RUNS
-    result = None
-    if olds and new and pair.mean(pair.measured[0], arm, metric):
-        result = (
-            compare_with_runs(olds, new, family, pair.level)
-            if has_enough_runs
-            else quotient(olds[0], new, family, pair.level)
-        )
-    ratio = result.ratio if result else None
-    low, high, p = (result.low, result.high, result.p) if result and has_enough_runs else (None, None, None)
-    comparison = ArmComparison(
-        arm.name,
-        pair.runs[0].name,
-        pair.runs[1].name,
-        metric.name,
-        ratio,
-        low,
-        high,
-        p,
-        verdict_of(low, high, pair.runs[1].plan.margin) if low is not None and high is not None else "undecided",
-        trial_counts(pair.measured, (arm.name, arm.name), metric),
-        allowed,
-        status_of(low, high, allowed),
-        runs=len(olds),
-        smallest=smallest_detectable_slowdown(ratio, result.high if result else None, allowed),
-        other=non_speed_label(metric),
-    )
+    metric, new = pair.metrics[arm.workload], pair.mean(pair.measured[1], arm)
+    means_and_measured = [(mean, measured) for measured in pair.olds(arm) if (mean := pair.mean(measured, arm))]
+    olds, result = [mean for mean, _ in means_and_measured], None
+    if new and olds and means_and_measured[0][1] is pair.measured[0]:
+        result = pair.compared(olds, new)
+    low, high, p = (result.low, result.high, result.p) if result and len(olds) >= FEWEST_RUNS else (None, None, None)
+    ratio, most = (result.ratio, result.high) if result else (None, None)
+    item = ArmComparison(
+        arm.name, *pair.names, metric.name, ratio, low, high, p, _verdict(low, high, pair.runs[1].plan.margin),
+        trial_counts(pair.measured, (arm.name, arm.name), metric), pair.allowed, status_of(low, high, pair.allowed),
+        runs=len(olds), smallest=smallest_detectable_slowdown(ratio, most, pair.allowed),
+        other="" if metric.is_speed else metric.label, steady=steady,
+    )  # fmt: skip
     before, now = (measured.facts[arm.name] for measured in pair.measured)
-    comparison = withdraw_if_fails_more(with_steady(comparison, steady), before, now)
-    if not metric.is_speed:
-        return comparison
-    comparison = unless_contended(comparison, pair.contended(arm.name))
-    if comparison.unsure or comparison.verdict not in ("faster", "slower"):
-        return comparison
-    olds_measured = [one for one in pair.olds(arm) if pair.mean(one, arm, metric)]
-    names = (pair.runs[0].name, pair.runs[1].name)
-    parts = unpaired_parts(arm, names, olds_measured, pair.measured[1], family, pair.level)
-    is_faster = comparison.verdict == "faster"
-    why = explain_runs(parts, pair.runs[1], pair.measured, faster=is_faster) if parts else None
-    return replace(comparison, why=why)
+    contention = pair.contended(arm.name) if metric.is_speed else Contended()
+    item = concluded(item, (before, now), contention, did_other_work=did_other_work)
+    if did_other_work or item.unsure or item.other or item.verdict not in ("faster", "slower"):
+        return item
+    measured = [of_run for _, of_run in means_and_measured]
+    parts = unpaired_parts(arm, pair.names, measured, pair.measured[1], len(pair.arms), pair.level)
+    is_faster = item.verdict == "faster"
+    return replace(item, why=explain_runs(parts, pair.runs[1], pair.measured, faster=is_faster) if parts else None)

@@ -45,30 +45,16 @@ def compare_effects(first: Analysis, second: Analysis, tolerance: float = TOLERA
     return tuple(_compare_effect((first, second), effect, len(effects), tolerance) for effect in effects)
 
 
-def _compare_effect(
-    runs: tuple[Analysis, Analysis], first_effect: Effect, family: int, tolerance: float
-) -> Replication:
-    second_effect = runs[1].find(first_effect.arm)
-    bounds = (
-        difference_interval(first_effect, second_effect, family, max(run.level for run in runs))
-        if second_effect
-        else None
-    )
+def _compare_effect(runs: tuple[Analysis, Analysis], first: Effect, family: int, tolerance: float) -> Replication:
+    second, level = runs[1].find(first.arm), max(run.level for run in runs)
+    bounds = difference_interval(first, second, family, level) if second else None
     low, high = bounds or (None, None)
-    reasons = [_unsure_reason(run, effect) for run, effect in zip(runs, (first_effect, second_effect), strict=True)]
+    reasons = [_unsure_reason(run, effect) for run, effect in zip(runs, (first, second), strict=True)]
     unsure = next(filter(None, reasons), "") if bounds else ""
     answer: Answer = "undecided" if unsure else answer_of(low, high, tolerance)
-    return Replication(
-        first_effect.arm,
-        first_effect.environment,
-        first_effect,
-        second_effect,
-        low,
-        high,
-        answer,
-        _agree_in_direction(first_effect, second_effect),
-        unsure,
-    )
+    verdicts = {first.verdict, second.verdict} if second else {first.verdict, "undecided"}
+    same_direction = len(verdicts) == 1 if verdicts <= {"faster", "slower"} else None
+    return Replication(first.arm, first.environment, first, second, low, high, answer, same_direction, unsure)
 
 
 def _unsure_reason(run: Analysis, effect: Effect | None) -> str:
@@ -105,10 +91,3 @@ def answer_of(low: float | None, high: float | None, tolerance: float) -> Answer
     if 1 / (1 + tolerance) <= low and high <= 1 + tolerance:
         return "reproduced"
     return "not reproduced" if low > 1 or high < 1 else "undecided"
-
-
-def _agree_in_direction(first: Effect, second: Effect | None) -> bool | None:
-    verdicts = {first.verdict, second.verdict} if second else set()
-    if not verdicts or not verdicts <= {"faster", "slower"}:
-        return None
-    return len(verdicts) == 1

@@ -16,8 +16,8 @@ from envmatrix.results import Run
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.arm_facts import ArmFacts
 from envmatrix.stats.attribution.explanation import Explanation, to_json
-from envmatrix.stats.comparisons.run_to_run import FEWEST_RUNS
 from envmatrix.stats.effects import Bounds, Contended, Flag, Verdict
+from envmatrix.stats.inference.welch import FEWEST_RUNS
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric
 from envmatrix.stats.pairing import logs_of
@@ -132,32 +132,25 @@ class ArmComparison:
 
     def line(self) -> str:
         """Return the result as one sentence."""
-        slower, smallest = self._question, self.smallest
+        slower, smallest, ratio = self._question, self.smallest, format_exact_ratio(self.ratio or 0.0)
         later_text = f" ({format_exact_ratio(self.steady.ratio)} in {self.steady.seconds})" if self.steady else ""
         if self.status == "other work":
-            measured = (
-                f"; measured: {format_exact_ratio(self.ratio)} times as fast" if self.ratio and not self.other else ""
-            )
+            measured = f"; measured: {ratio} times as fast" if self.ratio and not self.other else ""
             return f"{shown_name(self.name)}: no comparison: {self.new} did other work than {self.old}{measured}"
         if self.ratio is not None and 0 < self.runs < FEWEST_RUNS:
             detectable_text = f" (if all days were alike, {_detectable_text(smallest)})" if smallest else ""
-            return (
-                f"{self._opening(format_exact_ratio(self.ratio))}{later_text}: cannot say whether it is {slower}"
-                f"{detectable_text}"
-            )
+            return f"{self._opening(ratio)}{later_text}: cannot say whether it is {slower}{detectable_text}"
         if self.unsure and self.ratio is not None:
-            return f"{self._opening(format_exact_ratio(self.ratio))}: cannot say whether it is {slower}: {self.unsure}"
+            return f"{self._opening(ratio)}: cannot say whether it is {slower}: {self.unsure}"
         if self.ratio is None or self.low is None or self.high is None:
             return f"{shown_name(self.name)}: cannot say: too few trials to compare {self.new} with {self.old}"
-        first, later = _figures(self.ratio, self.low, self.high, self._verdict_word), self.steady
+        other_words = {"faster": "better", "slower": "worse"} if self.other else {}
+        verdict = other_words.get(self.verdict, self.verdict)
+        first, later = _figures(self.ratio, self.low, self.high, verdict), self.steady
         if later is None:
             return f"{self._opening(first)}: {self._answer}"
         opening = self._opening(_figures(later.ratio, later.low, later.high, later.verdict))
         return f"{opening} in {later.seconds}; {later.trial} {first}: {self._answer}"
-
-    @property
-    def _verdict_word(self) -> str:
-        return {"faster": "better", "slower": "worse"}.get(self.verdict, self.verdict) if self.other else self.verdict
 
     @property
     def _answer(self) -> str:
@@ -277,68 +270,48 @@ def blocks_needed(low: float | None, high: float | None, blocks: int, allowed: f
     return needed if needed > blocks else None
 
 
-def with_steady(comparison: ArmComparison, steady: SteadyComparison | None) -> ArmComparison:
-    """Return a comparison with that of later steps, which decides unless it cannot say."""
-    if steady is None:
-        return comparison
-    return replace(
-        comparison, steady=steady, status=comparison.status if steady.status == "cannot say" else steady.status
-    )
+def concluded(
+    item: ArmComparison, facts: tuple[ArmFacts, ArmFacts], contended: Contended, at_best: float | None = None, *,
+    pending: str = "", did_other_work: bool = False,
+) -> ArmComparison:  # fmt: skip
+    """Return a comparison with the answer of later steps, if any, and without one that another cause could explain.
+
+    Causes are CPU contention, failed trials (``facts`` are those of old and new), the reason ``pending``, and other
+    work of new. 'slower' remains if new is slower even ``at_best``, with old's failed trials as slow as possible.
+    """
+    if item.steady and item.is_of_steady:
+        item, at_best = replace(item, status=item.steady.status), None
+    failures = _failures_reason(item, *facts, at_best)
+    if failures and item.verdict == "slower":
+        item = replace(item, verdict="undecided")
+    reason = pending or failures or (EXPLAINED if _contention_explains(item, contended) else "")
+    item = replace(item, machine=told_busy(contended, item.old, item.new))
+    if did_other_work:
+        return replace(item, status="other work", smallest=None, wanted=None)
+    return replace(item, status="cannot say", smallest=None, wanted=None, unsure=reason) if reason else item
 
 
-def unsure(comparison: ArmComparison, why: str) -> ArmComparison:
-    """Withdraw any answer for the reason ``why``; '' leaves it as it is."""
-    return replace(comparison, status="cannot say", smallest=None, wanted=None, unsure=why) if why else comparison
-
-
-def withdraw_if_fails_more(
-    comparison: ArmComparison, old: ArmFacts, new: ArmFacts, at_best: float | None = None
-) -> ArmComparison:
-    """Withdraw an answer that could be due to failed trials: those might have been the slow ones.
+def _failures_reason(item: ArmComparison, old: ArmFacts, new: ArmFacts, at_best: float | None) -> str:
+    """Return why failed trials could explain the answer, as those might have been the slow ones; '' if they could not.
 
     This applies to 'not slower' if a larger share of new's trials failed, and to 'slower' if old's share is larger.
-    'slower' remains if new is slower even ``at_best``, with old's failed trials as slow as possible.
     """
     (old_broken, old_total), (new_broken, new_total) = count_broken_and_run([old]), count_broken_and_run([new])
     more = new_broken * max(1, old_total) - old_broken * max(1, new_total)
-    if (comparison.status == "not slower" and more > 0) or (
-        comparison.status == "slower"
-        and more < 0
-        and not surely_slower(at_best, [old], 1.0 / (1.0 + comparison.allowed))
-    ):
-        comparison = replace(comparison, verdict="undecided" if comparison.verdict == "slower" else comparison.verdict)
-        return unsure(
-            comparison,
-            f"{new_broken} of {new_total} trials of {comparison.new} failed, {old_broken} of {old_total} of "
-            f"{comparison.old}",
-        )
-    return comparison
+    is_sure = surely_slower(at_best, [old], 1.0 / (1.0 + item.allowed))
+    if (item.status == "not slower" and more > 0) or (item.status == "slower" and more < 0 and not is_sure):
+        return f"{new_broken} of {new_total} trials of {item.new} failed, {old_broken} of {old_total} of {item.old}"
+    return ""
 
 
-def unless_contended(found: ArmComparison, contended: Contended) -> ArmComparison:
-    """Note a busy machine, and withdraw an answer that CPU contention could explain."""
-    found = replace(found, machine=told_busy(contended, found.old, found.new))
-    if found.low is None or found.high is None or found.status == "cannot say" or found.other:
-        return found
-    low, high = found.one_sided or (found.low, found.high)
-    if found.steady and found.is_of_steady:
-        low, high = found.steady.low or low, found.steady.high or high
-    status = status_of(low * contended.low, high * contended.high, found.allowed)
-    return found if status == found.status else unsure(found, EXPLAINED)
-
-
-def withdraw_if_other_work(comparison: ArmComparison, did_other_work: bool) -> ArmComparison:
-    """Withdraw any answer if new did other work, which could explain its speed."""
-    return (
-        replace(comparison, status="other work", smallest=None, wanted=None, unsure="", why=None)
-        if did_other_work
-        else comparison
-    )
-
-
-def non_speed_label(metric: Metric) -> str:
-    """Return the label of a metric that is not a speed, otherwise ''."""
-    return "" if metric.is_speed else metric.label
+def _contention_explains(item: ArmComparison, contended: Contended) -> bool:
+    """Return whether the answer is not the same for all possible influence of CPU contention."""
+    if item.low is None or item.high is None or item.status == "cannot say" or item.other:
+        return False
+    low, high = item.one_sided or (item.low, item.high)
+    if item.steady and item.is_of_steady:
+        low, high = item.steady.low or low, item.steady.high or high
+    return status_of(low * contended.low, high * contended.high, item.allowed) != item.status
 
 
 def trial_counts(measured: Iterable[Measurements], arms: Iterable[str], metric: Metric) -> tuple[int, int]:

@@ -14,28 +14,22 @@ from envmatrix.stats.comparisons.result import (
     Comparison,
     SteadyComparison,
     blocks_needed,
+    concluded,
     find_arms,
     flag_cautions,
     missing_trials_cautions,
-    non_speed_label,
     smallest_detectable_slowdown,
     status_of,
     trial_counts,
     unchecked_work_cautions,
-    unless_contended,
-    unsure,
-    with_steady,
-    withdraw_if_fails_more,
-    withdraw_if_other_work,
 )
-from envmatrix.stats.comparisons.steady import went_on
 from envmatrix.stats.effects import Bounds, Effect, Flag, two_sided_level, verdict_of
 from envmatrix.stats.inference.maxt import student_quantile
 from envmatrix.stats.inference.slow_phases import short_run_note
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.pairing import table_key
 from envmatrix.stats.quality.slow_trials import LEAST_BLOCKS
-from envmatrix.stats.steady_state.effect import steady_between, steps_of_trial
+from envmatrix.stats.steady_state.effect import steady_between, steps_of_trial, went_on
 
 
 def compare_environments(
@@ -54,58 +48,18 @@ def compare_environments(
     for old_arm, new_arm in pairs:
         effect = between(analysis, measured, old_arm, new_arm, run.environments)
         effect = _bonferroni_adjusted(effect, several, analysis.level, run.plan.margin)
-        trials = trial_counts((measured, measured), (old_arm.name, new_arm.name), analysis.primary[old_arm.workload])
-        later = _later_steps(run, measured, analysis, (old_arm, new_arm), effect, allowed, several)
-        # Where later steps could fail a gate too, each of the two has one side of its interval, so both keep 5 %.
-        one_sided = effect.one_sided if allowed and later is None else None
-        item = _compare_pair("@".join(table_key(new_arm, run.plan)), (old, new), effect, trials, allowed, one_sided)
-        item = replace(item, other=non_speed_label(analysis.primary[old_arm.workload]))
-        item = with_steady(item, later)
-        item = (
-            item if item.other else replace(item, why=explain_pair(run, measured, analysis, (old_arm, new_arm), effect))
-        )
-        at_best = None if item.is_of_steady else effect.best
-        item = withdraw_if_fails_more(item, measured.facts[old_arm.name], measured.facts[new_arm.name], at_best)
-        item = unless_contended(item, effect.contended)
-        slow = is_verdict_pending(analysis, (old_arm.name, new_arm.name), effect.blocks)
-        item = unsure(item, f"one side has outliers: then a verdict needs {LEAST_BLOCKS} blocks" if slow else "")
-        items.append(withdraw_if_other_work(item, Flag.UNEQUAL_WORK in effect.flags))
+        arms = old_arm, new_arm
+        items.append(_compare_pair(run, measured, analysis, arms, (old, new), effect, allowed, several))
         if Flag.UNEQUAL_WORK in effect.flags:
             cautions.append(f"{new_arm.shown} did other work than {old_arm.shown}: {'; '.join(effect.notes)}")
-        on = [arm.shown for arm in (old_arm, new_arm) if went_on(measured, arm.name)]
-        if len(on) == 1 and not item.other:
+        on = [arm.shown for arm in arms if went_on(measured, arm.name)]
+        if len(on) == 1 and not items[-1].other:
             cautions.append(f"only {on[0]} has later steps: first steps are compared")
     compared_arms = dict.fromkeys(arm.name for pair in pairs for arm in pair)
     short = [text for text in (short_run_note(measured.apart),) if text and any(item.low is not None for item in items)]
     works = unchecked_work_cautions(run, measured, (old_arm.workload for old_arm, _ in pairs))
     run_cautions = (*flag_cautions(analysis, compared_arms), *missing_trials_cautions(run, measured))
     return Comparison(tuple(items), (*cautions, *works, *run_cautions, *short))
-
-
-def _later_steps(
-    run: Run,
-    measured: Measurements,
-    analysis: Analysis,
-    arms: tuple[Arm, Arm],
-    effect: Effect,
-    allowed: float,
-    several: int,
-) -> SteadyComparison | None:
-    """Return the comparison of later steps of two arms, None unless both went on."""
-    found = steady_between(measured, analysis, arms, effect, several)
-    if found is None:
-        return None
-    workload = run.workloads.get(arms[0].workload)
-    return SteadyComparison(
-        found.ratio,
-        found.low,
-        found.high,
-        found.verdict,
-        status_of(found.low, found.high, allowed),
-        found.since_s,
-        found.until_s,
-        steps_of_trial(workload),
-    )
 
 
 def compare_sides(run: Run, measured: Measurements, allowed: float = 0.0) -> Comparison:
@@ -160,27 +114,30 @@ def _arm_pairs(run: Run, old: str, new: str) -> list[tuple[Arm, Arm]]:
 
 
 def _compare_pair(
-    name: str,
-    names: tuple[str, str],
-    effect: Effect,
-    trials: tuple[int, int],
-    allowed: float,
-    one_sided: Bounds | None,
-) -> ArmComparison:
+    run: Run, measured: Measurements, analysis: Analysis, arms: tuple[Arm, Arm], names: tuple[str, str],
+    effect: Effect, allowed: float, several: int,
+) -> ArmComparison:  # fmt: skip
+    """Return the comparison of two arms, named ``names``, with their ``effect`` and with that of later steps."""
+    (old, new), metric = arms, analysis.primary[arms[0].workload]
+    later = steady_between(measured, analysis, arms, effect, several)
+    steady = None if later is None else SteadyComparison(
+        later.ratio, later.low, later.high, later.verdict, status_of(later.low, later.high, allowed), later.since_s,
+        later.until_s, steps_of_trial(run.workloads.get(old.workload)),
+    )  # fmt: skip
+    # Where later steps could fail a gate too, each of the two has one side of its interval, so both keep 5 %.
+    one_sided = effect.one_sided if allowed and steady is None else None
     least, most = one_sided or (effect.low, effect.high)
-    return ArmComparison(
-        name,
-        *names,
-        effect.metric,
-        effect.ratio,
-        effect.low,
-        effect.high,
-        effect.p,
-        effect.verdict,
-        trials,
-        allowed,
-        status_of(least, most, allowed),
+    trials = trial_counts((measured, measured), (old.name, new.name), metric)
+    item = ArmComparison(
+        "@".join(table_key(new, run.plan)), *names, effect.metric, effect.ratio, effect.low, effect.high, effect.p,
+        effect.verdict, trials, allowed, status_of(least, most, allowed), one_sided=one_sided, steady=steady,
         smallest=smallest_detectable_slowdown(effect.ratio, most, allowed),
-        wanted=blocks_needed(least, most, effect.blocks, allowed),
-        one_sided=one_sided,
-    )
+        wanted=blocks_needed(least, most, effect.blocks, allowed), other="" if metric.is_speed else metric.label,
+    )  # fmt: skip
+    facts, did_other_work = (measured.facts[old.name], measured.facts[new.name]), Flag.UNEQUAL_WORK in effect.flags
+    has_slow_trials = is_verdict_pending(analysis, (old.name, new.name), effect.blocks)
+    pending = f"one side has outliers: then a verdict needs {LEAST_BLOCKS} blocks" if has_slow_trials else ""
+    item = concluded(item, facts, effect.contended, effect.best, pending=pending, did_other_work=did_other_work)
+    if item.other or did_other_work:
+        return item
+    return replace(item, why=explain_pair(run, measured, analysis, arms, effect))

@@ -22,8 +22,8 @@ MOST_NUMBERS = 3_000_000
 
 
 @lru_cache(maxsize=128)
-def null_maxima(blocks: int, comparisons: int, copies: int = 1, draws: int = DRAWS, *, own: bool = False) -> Floats:
-    """Return ``draws`` values of max |t_j|, j = 1..``comparisons``, in descending order; fewer if comparisons are many.
+def null_maxima(blocks: int, comparisons: int, copies: int = 1, *, own: bool = False) -> Floats:
+    """Return DRAWS values of max |t_j|, j = 1..``comparisons``, in descending order; fewer if comparisons are many.
 
     Each t_j is a one-sample t on ``blocks`` differences d_j = e_j - e_0. All e are normal, and e_0 is the mean over
     ``copies`` of the reference, which correlates the t_j. Only projections are drawn, which is exact and independent of
@@ -35,11 +35,11 @@ def null_maxima(blocks: int, comparisons: int, copies: int = 1, draws: int = DRA
         msg = f"needs 2 blocks and 1 comparison, not {blocks} and {comparisons}"
         raise ValueError(msg)
     if own or not is_moderated(blocks, comparisons):
-        largest = np.zeros(draws)
-        for mean, variance in _draw_means_and_variances(blocks, comparisons, copies, draws):
+        largest = np.zeros(DRAWS)
+        for mean, variance in _draw_means_and_variances(blocks, comparisons, copies, DRAWS):
             np.maximum(largest, np.abs(mean) / np.sqrt(variance), out=largest)
     else:
-        draws = min(draws, max(100 * MIN_DRAWS_BEYOND, MOST_NUMBERS // comparisons))
+        draws = min(DRAWS, max(100 * MIN_DRAWS_BEYOND, MOST_NUMBERS // comparisons))
         means, variances = map(
             np.array, zip(*_draw_means_and_variances(blocks, comparisons, copies, draws), strict=True)
         )
@@ -61,9 +61,7 @@ def _draw_means_and_variances(
         yield rng.standard_normal(draws) - shared_mean, squares / (blocks - 1)
 
 
-def critical_value(
-    blocks: int, comparisons: int, copies: int = 1, *, level: float = 0.95, draws: int = DRAWS, own: bool = False
-) -> float:
+def critical_value(blocks: int, comparisons: int, copies: int = 1, *, level: float = 0.95, own: bool = False) -> float:
     """Return the half-width, in standard errors, of simultaneous intervals at confidence ``level``.
 
     Errors are moderated if the family has enough blocks and ``own`` is not set; otherwise each comparison has its own.
@@ -73,21 +71,19 @@ def critical_value(
     bound = student_quantile(blocks, 1.0 - (1.0 - level) / (2 * comparisons)) * _largest_moderation_factor(
         blocks, comparisons, own=own
     )
-    maxima = null_maxima(blocks, comparisons, copies, draws, own=own)
+    maxima = null_maxima(blocks, comparisons, copies, own=own)
     rank = int((1.0 - level) * (len(maxima) + 1)) - 1
     return bound if rank < MIN_DRAWS_BEYOND else min(bound, float(maxima[rank]))
 
 
-def adjusted_p(
-    t: float, blocks: int, comparisons: int, copies: int = 1, *, draws: int = DRAWS, own: bool = False
-) -> float:
+def adjusted_p(t: float, blocks: int, comparisons: int, copies: int = 1, *, own: bool = False) -> float:
     """Return P(max |T| >= |t|) if nothing differs; never 0, as draws are finite (Phipson & Smyth 2010).
 
     It is at most 1 - level exactly if ``|t|`` exceeds ``critical_value``, so interval and p agree.
     """
     if comparisons == 1:
         return student_p(t, blocks)
-    maxima = null_maxima(blocks, comparisons, copies, draws, own=own)
+    maxima = null_maxima(blocks, comparisons, copies, own=own)
     beyond_count = len(maxima) - int(np.searchsorted(maxima[::-1], abs(t), side="left"))
     least_t = t / _largest_moderation_factor(blocks, comparisons, own=own)
     return min((1 + beyond_count) / (len(maxima) + 1), comparisons * student_p(least_t, blocks))

@@ -1,8 +1,13 @@
-"""Welch's interval for the ratio of two independent means of logs."""
+"""Intervals for ratios of unpaired means of logs: of two means, or of one run and several older ones.
+
+Runs differ by more than their trials do: another boot, another placement, another hour. Only several runs show by how
+much; more blocks in one run do not.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,6 +16,10 @@ from scipy.special import stdtr, stdtrit
 
 from envmatrix.stats.effects import LEVEL, Effect, rescale_p_value
 from envmatrix.stats.pairing import ratio_from_log
+
+Floats = NDArray[np.float64]
+#: With fewer runs of the same setup, the variation between runs is unknown.
+FEWEST_RUNS = 3
 
 
 @dataclass(frozen=True)
@@ -32,7 +41,7 @@ class Quotient:
     p: float
 
 
-def mean_of_logs(logs: NDArray[np.float64], least: int) -> Mean | None:
+def mean_of_logs(logs: Floats, least: int) -> Mean | None:
     """Return the mean of the finite logs, or None below ``least`` of them."""
     present_logs = logs[np.isfinite(logs)]
     if present_logs.size < max(2, least):
@@ -60,11 +69,37 @@ def quotient(old: Mean, new: Mean, comparisons: int = 1, level: float = LEVEL) -
     Welch's t is used because variances may differ between times or machines. It is implemented here because scipy needs
     samples for an interval, and an effect has only a mean and an error.
     """
-    mean, variance = new.mean - old.mean, old.error**2 + new.error**2
-    if variance == 0:
-        return Quotient(ratio_from_log(mean), ratio_from_log(mean), ratio_from_log(mean), 0.0 if mean else 1.0)
-    freedom = variance**2 / sum(side.error**4 / (side.count - 1) for side in (old, new))
-    error = math.sqrt(variance)
-    reach = float(stdtrit(freedom, 1.0 - (1.0 - level) / (2 * comparisons))) * error
+    variance = old.error**2 + new.error**2
+    freedom = variance**2 / sum(side.error**4 / (side.count - 1) for side in (old, new)) if variance else 1.0
+    return _quotient(new.mean - old.mean, math.sqrt(variance), freedom, comparisons, level)
+
+
+def compare_with_runs(olds: Sequence[Mean], new: Mean, comparisons: int = 1, level: float = LEVEL) -> Quotient:
+    """Return ``new`` over the mean of ``olds``, at least ``FEWEST_RUNS`` runs of the same setup.
+
+    This is the prediction interval for the next run (Hahn & Meeker 1991). It uses Student's t with one degree of
+    freedom less than old runs, and the variance of their means, which includes noise within a run. If the new run is
+    noisier, its excess is added. Intervals of ``comparisons`` are simultaneous (Bonferroni).
+    """
+    mean, error = map(float, prediction(*np.array([(run.mean, run.error) for run in (*olds, new)]).T))
+    return _quotient(mean, error, len(olds) - 1, comparisons, level)
+
+
+def prediction(means: Floats, errors: Floats) -> tuple[Floats, Floats]:
+    """Return the difference of the last run from the mean of the others, and its standard error.
+
+    Both arguments have one number per run on their last axis.
+    """
+    olds, noise = means[..., :-1], errors**2
+    noisier = np.maximum(0.0, noise[..., -1] - noise[..., :-1].mean(axis=-1))
+    variance = olds.var(axis=-1, ddof=1) * (1.0 + 1.0 / olds.shape[-1]) + noisier
+    return means[..., -1] - olds.mean(axis=-1), np.sqrt(variance)
+
+
+def _quotient(mean: float, error: float, freedom: float, comparisons: int, level: float) -> Quotient:
+    """Return the ratio of a mean difference of logs, with Student's t for its interval and its p."""
+    ratio, reach = ratio_from_log(mean), float(stdtrit(freedom, 1.0 - (1.0 - level) / (2 * comparisons))) * error
+    if not error:
+        return Quotient(ratio, ratio, ratio, 0.0 if mean else 1.0)
     p = rescale_p_value(2.0 * comparisons * float(stdtr(freedom, -abs(mean) / error)), level)
-    return Quotient(ratio_from_log(mean), ratio_from_log(mean - reach), ratio_from_log(mean + reach), p)
+    return Quotient(ratio, ratio_from_log(mean - reach), ratio_from_log(mean + reach), p)

@@ -173,9 +173,9 @@ def _pool(effects: Sequence[tuple[ProcessorFacts, StoredEffect]]) -> AtlasRow:
     for machine, effect in effects:
         if LEFT_OUT.isdisjoint(effect.flags):
             by_machine.setdefault(machine, []).append(effect)
-    machines = tuple(MachineEffect(key, len(found), _combined(found)) for key, found in by_machine.items())
-    known = [(math.log(one.effect.ratio), one.effect.variance) for one in machines]
-    general = random_effects(*zip(*known, strict=True)) if len(known) > 1 else None
+    machines = tuple(MachineEffect(key, len(stored), _combined(stored)) for key, stored in by_machine.items())
+    logs_and_variances = [(math.log(one.effect.ratio), one.effect.variance) for one in machines]
+    general = random_effects(*zip(*logs_and_variances, strict=True)) if len(logs_and_variances) > 1 else None
     return AtlasRow(effects[0][1], machines, len(effects) - sum(map(len, by_machine.values())), general)
 
 
@@ -194,9 +194,9 @@ def _combined(effects: Sequence[StoredEffect]) -> StoredEffect:
     units = 1 + sum(one.units - 1 for one in effects)
     reach = student_quantile(units, 0.5 + CONFIDENCE / 2.0) * math.sqrt(variance)
     low, high = ratio_from_log(mean - reach), ratio_from_log(mean + reach)
-    together = {
+    combined = {
         "ratio": ratio_from_log(mean), "low": low, "high": high, "variance": variance, "units": units,
         "blocks": sum(one.blocks for one in effects), "torch": ", ".join(sorted({one.torch for one in effects})),
         "verdict": verdict_of(low, high, 0.0), "withheld": "",
     }  # fmt: skip
-    return effects[0].model_copy(update=together)
+    return effects[0].model_copy(update=combined)

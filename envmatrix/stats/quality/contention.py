@@ -67,33 +67,32 @@ def cpu_waits(plan: Plan, measured: Measurements) -> Mapping[str, Waiting]:
     if not any(np.nan_to_num(values).any() for values in (delay, others, stolen)):
         return {}
     counted = measured.table[COUNTED]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        most = (np.nan_to_num(np.fmin(delay, others)) + stolen) / counted
     waited = np.nan_to_num(delay) + stolen
     with np.errstate(divide="ignore", invalid="ignore"):
+        most = (np.nan_to_num(np.fmin(delay, others)) + stolen) / counted
         shares = waited / (waited + measured.table["user_s"] + measured.table["system_s"])
-    found = {}
+    waits = {}
     for row, arm in enumerate(measured.arms):
         share, lost = _median(shares[row]), min(_MOST, _median(most[row]))
         own = share > DISTURBED and bool(np.isfinite(others[row]).any()) and lost <= DISTURBED
-        found[arm] = Waiting(share, lost, own)
-    return {arm.name: _of_reference(arm.reference, arm.name, plan, measured, found) for arm in plan.arms}
+        waits[arm] = Waiting(share, lost, own)
+    return {arm.name: _of_reference(arm.reference, arm.name, plan, measured, waits) for arm in plan.arms}
 
 
 def _of_reference(
-    reference: str | None, name: str, plan: Plan, measured: Measurements, found: Mapping[str, Waiting]
+    reference: str | None, name: str, plan: Plan, measured: Measurements, waits: Mapping[str, Waiting]
 ) -> Waiting:
     """Return an arm's waits; for older trials, decide by the reference whether other programs caused them.
 
     The reference ran in the same blocks. If it was not busy, the arm's threads waited for each other.
     """
-    own = found[name]
-    if reference is None or reference not in found:
+    own = waits[name]
+    if reference is None or reference not in waits:
         return own
-    among = [reference, *(arm.name for arm in plan.arms if arm.is_control and arm.reference == reference)]
-    if name in among or np.isfinite(measured.of(name, "others_s")).any():
+    copies = [reference, *(arm.name for arm in plan.arms if arm.is_control and arm.reference == reference)]
+    if name in copies or np.isfinite(measured.of(name, "others_s")).any():
         return own
-    quiet = all(not found[other].is_busy for other in among if other in found)
+    quiet = all(not waits[other].is_busy for other in copies if other in waits)
     return Waiting(own.share, 0.0, own=own.share > DISTURBED) if quiet else own
 
 
@@ -114,22 +113,22 @@ def contended(waits: Mapping[str, Waiting], old: Sequence[str], new: str) -> Con
     On a quiet machine, pairs cancel the loss that both sides share, and only the difference counts.
     """
     sides = [[waits.get(name, Waiting()) for name in names] for names in (old, (new,))]
-    before, after = (float(np.mean([-math.log1p(-one.lost) for one in side])) for side in sides)
-    if not any(one.is_busy for side in sides for one in side):
+    before, after = (float(np.mean([-math.log1p(-waiting.lost) for waiting in side])) for side in sides)
+    if not any(waiting.is_busy for side in sides for waiting in side):
         before, after = max(0.0, before - after), max(0.0, after - before)
         return Contended(math.exp(-before), math.exp(after))
-    said = max(one.said for one in sides[0]), sides[1][0].said
-    return Contended(math.exp(-before), math.exp(after), said)
+    shares = max(waiting.said for waiting in sides[0]), sides[1][0].said
+    return Contended(math.exp(-before), math.exp(after), shares)
 
 
-def told_busy(found: Contended, old: str, new: str) -> str:
+def told_busy(contention: Contended, old: str, new: str) -> str:
     """Return the remark about a busy machine that precedes an answer, or '' for a quiet machine."""
-    if found.shares is None:
+    if contention.shares is None:
         return ""
-    before, after = (f"{share:.0%}" for share in found.shares)
+    before, after = (f"{share:.0%}" for share in contention.shares)
     return f"measured on a busy machine ({old} waited for a CPU {before} of the time, {new} {after}): "
 
 
 def _median(values: Floats) -> float:
-    there = values[np.isfinite(values)]
-    return float(np.median(there)) if there.size else 0.0
+    finite = values[np.isfinite(values)]
+    return float(np.median(finite)) if finite.size else 0.0

@@ -67,38 +67,25 @@ def _is_outside_range(values: Floats, reference_values: Floats, tolerance: float
     return bool((values > reference_values.max() + reach).any() or (values < reference_values.min() - reach).any())
 
 
-def _result_differs(arm_side: _ArmResults, reference_side: _ArmResults, column: str) -> str | None:
+def _number_differs(arm_side: _ArmResults, reference_side: _ArmResults, column: str) -> str | None:
+    """Return how loss, accuracy or an own check differs from the reference by more than is allowed, None if not."""
     values, reference_values = arm_side.values(column), reference_side.values(column)
-    if not reference_values.size:
-        return None
-    if values.size < arm_side.ok:
-        return f"some of its trials have no final {column}"
-    reference_values = reference_values[np.isfinite(reference_values)]
-    if not reference_values.size:
-        return None
-    tolerance = (
-        LOSS_RELATIVE * abs(float(np.median(reference_values))) + LOSS_ABSOLUTE
-        if column == "loss"
-        else ACCURACY_ABSOLUTE
-    )
-    if values.size and _is_outside_range(values, reference_values, tolerance):
-        worst = values[np.argmax(np.abs(values - np.median(reference_values)))]
-        return f"final {column} {worst:.4g}, reference {reference_values.min():.4g} to {reference_values.max():.4g}"
-    return None
-
-
-def _check_differs(arm_side: _ArmResults, reference_side: _ArmResults, column: str) -> str | None:
-    values, reference_values = arm_side.values(column), reference_side.values(column)
-    reference_values = reference_values[np.isfinite(reference_values)]
-    name = column.partition(".")[2]
+    own_tolerance = reference_side.tolerances.get(column)
+    name, digits = (f"final {column}", 4) if own_tolerance is None else (column.partition(".")[2], 6)
     if reference_values.size and values.size < arm_side.ok:
         return f"some of its trials have no {name}"
-    if reference_values.size and _is_outside_range(
-        values, reference_values, reference_side.tolerances[column] * abs(float(np.median(reference_values)))
-    ):
-        worst = values[np.argmax(np.abs(values - np.median(reference_values)))]
-        return f"{name} {worst:.6g}, reference {reference_values.min():.6g} to {reference_values.max():.6g}"
-    return None
+    reference_values = reference_values[np.isfinite(reference_values)]
+    if not reference_values.size:
+        return None
+    middle = float(np.median(reference_values))
+    if own_tolerance is not None:
+        tolerance = own_tolerance * abs(middle)
+    else:
+        tolerance = LOSS_RELATIVE * abs(middle) + LOSS_ABSOLUTE if column == "loss" else ACCURACY_ABSOLUTE
+    if not _is_outside_range(values, reference_values, tolerance):
+        return None
+    worst, least, most = values[np.argmax(np.abs(values - middle))], reference_values.min(), reference_values.max()
+    return f"{name} {worst:.{digits}g}, reference {least:.{digits}g} to {most:.{digits}g}"
 
 
 def _amount_differs(arm_side: _ArmResults, reference_side: _ArmResults, column: str) -> str | None:
@@ -111,9 +98,9 @@ def _amount_differs(arm_side: _ArmResults, reference_side: _ArmResults, column: 
 def _differences(arm_side: _ArmResults, reference_side: _ArmResults) -> tuple[str, ...]:
     if not arm_side.ok:
         return ()
-    texts = [_result_differs(arm_side, reference_side, column) for column in ("loss", "accuracy")]
+    texts = [_number_differs(arm_side, reference_side, column) for column in ("loss", "accuracy")]
     texts += [_amount_differs(arm_side, reference_side, column) for column in _EXACT_COLUMNS]
-    texts += [_check_differs(arm_side, reference_side, column) for column in reference_side.tolerances]
+    texts += [_number_differs(arm_side, reference_side, column) for column in reference_side.tolerances]
     if reference_side.work and arm_side.work != reference_side.work:
         texts.append("workload digest differs")
     return tuple(text for text in texts if text)

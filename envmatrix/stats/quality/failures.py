@@ -24,21 +24,15 @@ def count_broken_and_run(facts: Sequence[ArmFacts]) -> tuple[int, int]:
     return broken, broken + sum(fact.outcomes["ok"] for fact in facts)
 
 
-def fails_more(measured: Measurements, arm: str, copies: Sequence[str]) -> bool:
-    """Return whether a larger share of an arm's trials failed than of all copies of its reference together.
+def fails_more(measured: Measurements, arms: Sequence[str], others: Sequence[str]) -> bool:
+    """Return whether a larger share of the trials of ``arms`` failed than of ``others``, such as a reference's copies.
 
     There is no test: one failure of ten against none of twenty has p = 0.33, so most trials would have to fail.
     """
-    broken, ran = count_broken_and_run([measured.facts[arm]])
-    copies_broken, copies_ran = count_broken_and_run([measured.facts[name] for name in copies])
-    return broken * max(1, copies_ran) > copies_broken * ran
-
-
-def reference_fails_more(measured: Measurements, arm: str, copies: Sequence[str]) -> bool:
-    """Return whether a larger share of trials failed in the copies of the reference than in the arm."""
-    broken, ran = count_broken_and_run([measured.facts[arm]])
-    of_copies, ran_copies = count_broken_and_run([measured.facts[name] for name in copies])
-    return of_copies * max(1, ran) > broken * ran_copies
+    (broken, ran), (others_broken, others_ran) = (
+        count_broken_and_run([measured.facts[name] for name in names]) for names in (arms, others)
+    )
+    return broken * max(1, others_ran) > others_broken * ran
 
 
 def surely_slower(at_best: float | None, reference: Sequence[ArmFacts], limit: float = 1.0) -> bool:

@@ -7,7 +7,7 @@ less in this change than in speed, so few blocks are enough (docs/steady-state.m
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -78,11 +78,11 @@ class _Paired:
 
 def steady_effects(plan: Plan, measured: Measurements, analysis: Analysis) -> Mapping[str, SteadyEffect]:
     """Return arm -> its effect in the steady state, for arms that went on in at least two blocks."""
-    found: dict[str, SteadyEffect] = {}
+    steady: dict[str, SteadyEffect] = {}
     for family in families(plan):
         effects = {arm.name: effect for arm in family.arms if (effect := analysis.find(arm.name))}
-        found |= _family_effects(family, measured, analysis, effects, family.together)
-    return found
+        steady |= _family_effects(family, measured, analysis, effects, family.together)
+    return steady
 
 
 def steady_between(
@@ -105,10 +105,10 @@ def steady_between(
     return _family_effects(family, measured, analysis, {new.name: effect}, several * together).get(new.name)
 
 
-def _inverted(found: SteadyEffect) -> SteadyEffect:
-    ratio, low, high, change = (1.0 / value for value in (found.ratio, found.high, found.low, found.change))
-    verdict = OPPOSITE.get(found.verdict, found.verdict)
-    return replace(found, ratio=ratio, low=low, high=high, change=change, verdict=verdict)
+def _inverted(effect: SteadyEffect) -> SteadyEffect:
+    ratio, low, high, change = (1.0 / value for value in (effect.ratio, effect.high, effect.low, effect.change))
+    verdict = OPPOSITE.get(effect.verdict, effect.verdict)
+    return replace(effect, ratio=ratio, low=low, high=high, change=change, verdict=verdict)
 
 
 def variances(plan: Plan, measured: Measurements) -> tuple[float, float]:
@@ -119,12 +119,18 @@ def variances(plan: Plan, measured: Measurements) -> tuple[float, float]:
     """
     changes, rests = [], []
     for family in families(plan):
-        rows, logs = _Rows(family, plan, measured), measured.table[CHANGE]
-        change, later = (_paired(logs + more, rows) for more in (0.0, logs_of(measured.table[THROUGHPUT.name])))
+        rows, logs = _rows(family, plan, measured), measured.table[CHANGE]
+        speeds = logs_of(measured.table[THROUGHPUT.name])
+        change, later = _paired(logs, family, *rows), _paired(logs + speeds, family, *rows)
         if change and later:
             changes.append(float((change.variance * change.groups).mean()))
             rests.append(float((later.variance * later.groups).mean()) - changes[-1])
     return (float(np.mean(changes)), float(np.mean(rests))) if changes else (math.nan, math.nan)
+
+
+def went_on(measured: Measurements, arm: str) -> bool:
+    """Return whether processes of an arm went on after their trials in at least two blocks."""
+    return int(np.isfinite(measured.of(arm, CHANGE)).sum()) > 1
 
 
 def steps_of_trial(workload: Workload | None) -> str:
@@ -132,29 +138,24 @@ def steps_of_trial(workload: Workload | None) -> str:
     return "all steps" if workload and workload.command else "first steps"
 
 
-class _Rows:
-    """The rows of a family in the table, its copies first, and of all arms measured like them."""
-
-    def __init__(self, family: Family, plan: Plan, measured: Measurements) -> None:
-        own = next((arm.reference for arm in plan.arms if arm.name == family.reference), None)
-        reference = own or family.reference  # of two environments, all those with the same reference are alike
-        alike = [arm.name for arm in plan.arms if reference in (arm.name, arm.reference)]
-        self.family, self.alike = (
-            [measured.arms.index(name) for name in names]
-            for names in ((*family.copies, *(arm.name for arm in family.arms)), alike)
-        )
-        self.copies = len(family.copies)
+def _rows(family: Family, plan: Plan, measured: Measurements) -> tuple[list[int], list[int]]:
+    """Return the rows of a family in the table, its copies first, and those of all arms measured like them."""
+    own = next((arm.reference for arm in plan.arms if arm.name == family.reference), None)
+    reference = own or family.reference  # of two environments, all those with the same reference are alike
+    alike = [arm.name for arm in plan.arms if reference in (arm.name, arm.reference)]
+    members = (*family.copies, *(arm.name for arm in family.arms))
+    return [measured.arms.index(name) for name in members], [measured.arms.index(name) for name in alike]
 
 
 def _family_effects(
     family: Family, measured: Measurements, analysis: Analysis, effects: Mapping[str, Effect], together: int
 ) -> dict[str, SteadyEffect]:
     """Return arm -> its steady effect, one of ``together``; ``effects`` are those of the trials."""
-    rows = _Rows(family, analysis.plan, measured)
-    change, trend = (_paired(measured.table[name], rows) for name in (CHANGE, TREND))
+    rows = _rows(family, analysis.plan, measured)
+    change, trend = (_paired(measured.table[name], family, *rows) for name in (CHANGE, TREND))
     if change is None or trend is None or not analysis.primary[family.arms[0].workload].is_speed:
         return {}
-    found = {}
+    steady = {}
     for index, arm in enumerate(family.arms):
         effect, groups = effects.get(arm.name), int(change.groups[index])
         if groups < _LEAST_GROUPS or effect is None or effect.low is None or effect.high is None or not effect.ratio:
@@ -162,7 +163,7 @@ def _family_effects(
         # The blocks that went on are in both means: their variance is that of their part of the sum.
         metric = analysis.primary[arm.workload]
         logs = metric.sign * logs_of(measured.table[metric.name])
-        both = _paired(measured.table[CHANGE] / groups + logs / effect.blocks, rows)
+        both = _paired(measured.table[CHANGE] / groups + logs / effect.blocks, family, *rows)
         if both is None:
             continue
         reach = groups * both.reach(index, together, analysis.level)
@@ -173,13 +174,13 @@ def _family_effects(
             ratio_from_log(mean + sign * math.hypot(math.log(bound / effect.ratio) * math.sqrt(others), reach))
             for sign, bound in ((-1, effect.low), (1, effect.high))
         )
-        until_s = float(np.nanmedian(measured.table[WATCHED][rows.family[rows.copies + index]]))
+        until_s = float(np.nanmedian(measured.table[WATCHED][rows[0][len(family.copies) + index]]))
         still = abs(float(trend.mean[index])) > max(_SMALL_TREND, trend.reach(index, together, analysis.level))
         changed, verdict = ratio_from_log(float(change.mean[index])), _verdict(low, high, effect, analysis)
-        found[arm.name] = SteadyEffect(
+        steady[arm.name] = SteadyEffect(
             ratio_from_log(mean), low, high, changed, groups, until_s / 2, until_s, still, verdict
         )
-    return found
+    return steady
 
 
 def _verdict(low: float, high: float, effect: Effect, analysis: Analysis) -> Verdict:
@@ -192,21 +193,22 @@ def _verdict(low: float, high: float, effect: Effect, analysis: Analysis) -> Ver
     return verdict if is_certain and not is_pending and not is_unfair else "undecided"
 
 
-def _paired(logs: Floats, rows: _Rows) -> _Paired | None:
+def _paired(logs: Floats, family: Family, rows: Sequence[int], alike: Sequence[int]) -> _Paired | None:
     """Return the paired means of a family by arm; None below two blocks that went on.
 
     The variance is pooled over all processes measured alike, without the mean of each environment and block. An
     environment whose own variance is larger keeps it.
     """
-    differences = log_ratios_over_copies(logs[rows.family], rows.copies)
+    copies = len(family.copies)
+    differences = log_ratios_over_copies(logs[rows], copies)
     groups = np.isfinite(differences).sum(axis=1)
-    there = logs[rows.alike][:, np.isfinite(logs[rows.family[: rows.copies]]).all(axis=0)]
-    whole = there[np.isfinite(there).all(axis=1)]
+    alike_logs = logs[alike][:, np.isfinite(logs[rows[:copies]]).all(axis=0)]
+    whole = alike_logs[np.isfinite(alike_logs).all(axis=1)]
     freedom = (whole.shape[0] - 1) * (whole.shape[1] - 1)
     if whole.shape[1] < _LEAST_GROUPS or freedom < 1:
         return None
     residuals = whole - whole.mean(axis=0) - whole.mean(axis=1, keepdims=True) + whole.mean()
-    pooled = float((residuals**2).sum()) / freedom * (1.0 + 1.0 / rows.copies)
+    pooled = float((residuals**2).sum()) / freedom * (1.0 + 1.0 / copies)
     counts = np.maximum(groups, 1)
     mean = np.where(np.isfinite(differences), differences, 0.0).sum(axis=1) / counts
     squares = np.where(np.isfinite(differences), (differences - mean[:, None]) ** 2, 0.0).sum(axis=1)

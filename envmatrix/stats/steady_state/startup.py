@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from envmatrix.evidence.record import Timing
@@ -66,8 +66,7 @@ def starts(
 
 def first_seconds_note(arm: Arm, measured: Measurements, workload: Workload) -> str:
     """Return a note if an answer is only about the first seconds of a program, otherwise ''."""
-    steps, step_s = (_median(measured, arm, name) for name in ("steps", "step_median_s"))
-    watched_s = _median(measured, arm, WATCHED)
+    steps, step_s, watched_s = (measured.median(arm.name, name) for name in ("steps", "step_median_s", WATCHED))
     if workload.command and watched_s and watched_s < _FIRST_S:
         return f"First seconds: each trial has {show_seconds(watched_s)} of steps. In a longer run the gain may differ."
     if workload.command or not steps or not step_s:
@@ -83,7 +82,7 @@ def first_seconds_note(arm: Arm, measured: Measurements, workload: Workload) -> 
 
 
 def _start(arm: Arm, measured: Measurements, workload: Workload, look: Trial | None) -> Start:
-    steps, warm_up = _median(measured, arm, "steps"), _option(workload, "warmup_steps")
+    steps, warm_up = measured.median(arm.name, "steps"), _option(workload, "warmup_steps")
     ready_s, first_s = _median_start_times(measured, arm)
     first_s = None if _option(workload, "verify_steps") else first_s  # their duration is not recorded
     trial_start = Start(arm, warm_up + round(steps or 0), ready_s, first_s, warm_up)
@@ -91,7 +90,7 @@ def _start(arm: Arm, measured: Measurements, workload: Workload, look: Trial | N
     if look is None:
         return trial_start
     if timing is None or not timing.steps_ns:
-        return Start(arm, trial_start.steps, ready_s, first_s, warm_up, failed=look.reason or look.outcome)
+        return replace(trial_start, failed=look.reason or look.outcome)
     return _with_steady_state(trial_start, timing)
 
 
@@ -104,22 +103,17 @@ def _with_steady_state(trial_start: Start, timing: Timing) -> Start:
     steady = classify(times)
     timed = times[trial_start.warm_up : trial_start.steps]
     change = fmean(timed) / steady.step_s - 1.0 if steady and steady.step_s and timed else None
-    return Start(
-        trial_start.arm, trial_start.steps, ready_s, first_s, trial_start.warm_up, steady, change, curve=_curve(times)
-    )
+    return replace(trial_start, ready_s=ready_s, first_s=first_s, steady=steady, change=change, curve=_curve(times))
 
 
 def _median_start_times(measured: Measurements, arm: Arm) -> tuple[float | None, float | None]:
     """Return the medians over trials of the time to the first step and to the last timed one."""
-    startup, warmup, training = (_median(measured, arm, name) for name in ("startup_s", "warmup_s", "training_s"))
+    names = ("startup_s", "preparation_s", "compile_s", "warmup_s", "training_s")
+    startup, preparation, compiling, warmup, training = (measured.median(arm.name, name) for name in names)
     if startup is None:
         return None, None
-    ready = startup + sum(_median(measured, arm, name) or 0.0 for name in ("preparation_s", "compile_s"))
+    ready = startup + ((preparation or 0.0) + (compiling or 0.0))
     return ready, None if warmup is None or training is None else ready + warmup + training
-
-
-def _median(measured: Measurements, arm: Arm, name: str) -> float | None:
-    return measured.median(arm.name, name)
 
 
 def _option(workload: Workload, name: str) -> int:

@@ -20,10 +20,10 @@ from envmatrix.plan.interleaving import unused_reference_copies
 from envmatrix.stats.effects import CONFIDENCE, LEVEL, two_sided_level, verdict_of
 from envmatrix.stats.inference.maxt import critical_value, student_quantile
 from envmatrix.stats.measurements import Measurements, first_blocks
-from envmatrix.stats.pairing import Family, Views, families, logs_of, mean_copies, ratio_from_log
+from envmatrix.stats.pairing import Family, Views, families, logs_of, mean_copies, ratio_from_log, summarise_pairs
 from envmatrix.stats.primary_metric import primary_metrics
 from envmatrix.stats.quality.equal_work import unequal_work
-from envmatrix.stats.quality.failures import fails_more, reference_fails_more
+from envmatrix.stats.quality.failures import fails_more
 from envmatrix.stats.quality.slow_trials import LEAST_BLOCKS, find_slow_trials, with_and_without_slow
 from envmatrix.stats.stopping.alpha_spending import confidence_level
 
@@ -95,15 +95,15 @@ def lead_lower_bounds(logs: Views, rivals: Views, tests: float) -> Floats:
     """
     confidence = 1.0 - ELIMINATION_ERROR / tests
     bounds = [
-        [_lower_bounds(Views((rival - row_logs,), logs.far), confidence) for rival in others]
+        [_lower_bounds(rival - row_logs, logs.far, confidence) for rival in others]
         for row_logs, others in zip(logs.every, rivals.every, strict=True)
     ]
     shape = len(bounds), len(rivals.measured), len(logs.measured)
     return np.asarray(np.array(bounds).reshape(shape).min(axis=0))
 
 
-def _lower_bounds(lead: Views, confidence: float) -> Floats:
-    (numbers,) = lead.paired()
+def _lower_bounds(lead: Floats, far: Floats | None, confidence: float) -> Floats:
+    numbers = summarise_pairs(lead, far)
     reach = np.array([student_quantile(int(n), confidence) if n >= 2 else np.inf for n in numbers.units])
     with np.errstate(invalid="ignore"):
         bound = numbers.mean - reach * numbers.error
@@ -159,28 +159,6 @@ class FamilyData:
     breaks: bool = False
 
 
-@dataclass(frozen=True)
-class _InterimData:
-    """The logs of a family at an interim analysis, and which arms need more blocks before a decision."""
-
-    logs: Views
-    reference: Views
-    waits: NDArray[np.bool_]
-    reference_waits: bool
-
-
-def _interim_data(data: FamilyData, then: NDArray[np.bool_]) -> _InterimData:
-    """Return the data from the blocks in the mask ``then``."""
-    count, far = len(data.copies), None if data.far is None else data.far[then]
-    rows = np.vstack([data.copies, data.logs])[:, then]
-    slow = find_slow_trials(rows)
-    views = with_and_without_slow(rows, slow)
-    waits = np.asarray(slow.any(axis=1) & (int(then.sum()) < LEAST_BLOCKS))
-    reference = Views(tuple(mean_copies(view[:count])[None, :] for view in views), far)
-    logs = Views(tuple(view[count:] for view in views), far)
-    return _InterimData(logs, reference, waits[count:], bool(waits[:count].any()))
-
-
 def family_data(family: Family, plan: Plan, measured: Measurements, workloads: Mapping[str, Workload]) -> FamilyData:
     """Return a family's numbers in its workload's primary metric."""
     metric = primary_metrics(plan, measured, workloads)[family.arms[0].workload]
@@ -188,11 +166,11 @@ def family_data(family: Family, plan: Plan, measured: Measurements, workloads: M
     table = metric.sign * logs_of(measured.table[metric.name])
     barred = [
         bool(measured.facts[arm.name].unproven or unequal_work(measured, arm, plan))
-        or fails_more(measured, arm.name, family.copies)
+        or fails_more(measured, [arm.name], family.copies)
         for arm in family.arms
     ]
     logs, copies = table[[index[arm.name] for arm in family.arms]], table[[index[name] for name in family.copies]]
-    breaks = any(reference_fails_more(measured, arm.name, family.copies) for arm in family.arms)
+    breaks = any(fails_more(measured, family.copies, [arm.name]) for arm in family.arms)
     return FamilyData(family, logs, copies, ~np.array(barred, dtype=np.bool_), measured.apart, breaks)
 
 
@@ -207,46 +185,47 @@ class FamilyRace:
 
 def race_family(data: FamilyData, blocks: NDArray[np.int64], plan: Plan) -> FamilyRace:
     """Replay the interim analyses of one family over the blocks on disk."""
-    decisions = decision_blocks(plan)
-    blocks_done = int(blocks.max()) + 1 if blocks.size else 0
-    active = np.ones(len(data.family.arms), dtype=np.bool_)
-    stopped: list[StoppedArm] = []
-    for look in (look for look in decisions if look <= blocks_done):
-        interim = _interim_data(data, blocks < look)
-        newly_stopped = _interim_decisions(data, active, interim, look, plan)
+    active, stopped = np.ones(len(data.family.arms), dtype=np.bool_), list[StoppedArm]()
+    for look in (look for look in decision_blocks(plan) if look <= blocks.max(initial=-1) + 1):
+        newly_stopped, leader = _decide(data, active, blocks < look, look, plan)
         stopped += newly_stopped
-        active &= ~np.isin([arm.name for arm in data.family.arms], [item.arm for item in newly_stopped])
-        eligible_rows = np.flatnonzero(active & data.eligible)
-        if not eligible_rows.size:
-            return FamilyRace(tuple(stopped), look, None)
-        tests = len(active) * _MAX_DECISIONS  # equal shares: a small margin is shown late
-        leader = surely_near_best(interim.logs.rows(eligible_rows), tests, plan.margin)
-        if leader is not None and not interim.waits[eligible_rows[leader]]:
-            return FamilyRace(tuple(stopped), look, data.family.arms[eligible_rows[leader]].name)
+        if leader is not None or not (active & data.eligible).any():
+            return FamilyRace(tuple(stopped), look, leader)
     return FamilyRace(tuple(stopped), None, None)
 
 
-def _interim_decisions(
-    data: FamilyData, active: NDArray[np.bool_], known: _InterimData, look: int, plan: Plan
-) -> list[StoppedArm]:
-    """Return the arms that stop at one interim analysis; arms with slow trials stop no other."""
-    family, share = data.family, error_share(plan, look)
+def _decide(
+    data: FamilyData, active: NDArray[np.bool_], then: NDArray[np.bool_], look: int, plan: Plan
+) -> tuple[list[StoppedArm], str | None]:
+    """Return the arms that stop at an interim analysis of the blocks ``then``, and the leader if the race is over.
+
+    The arms that stop are removed from ``active``. Those with slow trials stop no other.
+    """
+    family, share, count = data.family, error_share(plan, look), len(data.copies)
+    rows = np.vstack([data.copies, data.logs])[:, then]
+    slow = find_slow_trials(rows)
+    views = Views(with_and_without_slow(rows, slow), None if data.far is None else data.far[then])
+    reference = Views(tuple(mean_copies(view[:count])[None, :] for view in views.every), views.far)
+    logs = views.rows(np.arange(count, len(rows)))
+    has_slow = np.asarray(slow.any(axis=1) & (int(then.sum()) < LEAST_BLOCKS))
+    reference_waits, waits = bool(has_slow[:count].any()), has_slow[count:]
+    rivals = logs.rows(np.flatnonzero(active & data.eligible & ~waits))
+    rivals = rivals if reference_waits or data.breaks else reference.over(rivals)
+    beaten = surely_not_best(logs, rivals, len(family.arms) / (share * (1.0 - BEST_SET_SHARE))) & ~waits
     level = 1.0 - EARLY_VERDICT_ERROR * share
-    rivals = known.logs.rows(np.flatnonzero(active & data.eligible & ~known.waits))
-    rivals = rivals if known.reference_waits or data.breaks else known.reference.over(rivals)
-    tests = len(family.arms) / (share * (1.0 - BEST_SET_SHARE))
-    beaten = surely_not_best(known.logs, rivals, tests) & ~known.waits
-    same = _is_same_as_reference(known.logs.minus(known.reference), family, level, plan.margin)
-    same &= ~(known.waits | known.reference_waits)
-    reasons: list[Reason | None] = [
-        "not the best" if is_beaten else "same as the reference" if is_same else None
-        for is_beaten, is_same in zip(beaten, same, strict=True)
+    same = _is_same_as_reference(logs.minus(reference), family, level, plan.margin) & ~(waits | reference_waits)
+    stopped = [
+        StoppedArm(arm.name, look, "not the best" if is_beaten else "same as the reference", level)
+        for arm, is_beaten, stops in zip(family.arms, beaten, active & (beaten | same), strict=True)
+        if stops
     ]
-    return [
-        StoppedArm(arm.name, look, reason, level)
-        for arm, reason, is_active in zip(family.arms, reasons, active, strict=True)
-        if is_active and reason
-    ]
+    active &= ~(beaten | same)
+    eligible_rows = np.flatnonzero(active & data.eligible)
+    # Equal shares of the error: a small margin is shown late.
+    best = surely_near_best(logs.rows(eligible_rows), len(active) * _MAX_DECISIONS, plan.margin)
+    if best is None or waits[eligible_rows[best]]:
+        return stopped, None
+    return stopped, family.arms[eligible_rows[best]].name
 
 
 def next_arms(plan: Plan, measured: Measurements, workloads: Mapping[str, Workload] | None = None) -> Race:

@@ -9,7 +9,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -24,7 +24,7 @@ from envmatrix.evidence.record import Record
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Image
 from envmatrix.system.process import Exit
-from envmatrix.system.progress import ProgressCallback
+from envmatrix.system.progress import Heartbeat, ProgressCallback
 from envmatrix.trials.environment_shell import temporary_work_folder
 from envmatrix.trials.experiment import snapshot_bench
 from envmatrix.trials.failure_reason import log_tail, why_program_failed
@@ -60,7 +60,6 @@ class TrialRunResult:
     wall_s: float
     output: str
     record: Record
-    log: Path
     arrivals: Arrivals = ()
 
 
@@ -137,19 +136,16 @@ def run_once(
     limit_s: float,
     log: Path,
     progress: ProgressCallback,
-    begins: Callable[[], None] = lambda: None,
     engine_name: str = DEFAULT,
     gpus: tuple[str, ...] = (),
 ) -> TrialRunResult:
-    """Run a program once in its own Python without settings. Raises NothingRanError with its last lines if it fails.
-
-    ``begins`` is called when the Python is prepared.
-    """
+    """Run a program once in its own Python without settings. Raises NothingRanError with its last lines if it fails."""
     current_folder = Path.cwd()
     workload = resolve_program_folder(workload, current_folder)
-    engine, prepared, bench = _prepare_engine(engine_name, image, current_folder, progress)
-    begins()
-    with temporary_work_folder() as work:
+    bench = snapshot_bench()[1]
+    engine = open_engines([engine_name], build_places(current_folder / "matrix.yaml", bench))[engine_name]
+    prepared = engine.prepare(image, (), progress)
+    with temporary_work_folder() as work, Heartbeat(progress, "the program runs"):
         job = _make_job(engine, prepared, workload, bench, work, Limits(seconds=limit_s, gpus=gpus), log)
         files = job.mounts.read["files"]
         inner_path = engine.inside(job.mounts)["files"]
@@ -160,7 +156,7 @@ def run_once(
     if record is None or not exit_status.ok:
         raise _failure_error(exit_status, job, log, workload, image)
     output = log.read_bytes().decode(errors="replace")  # keeps carriage returns: they end states of a progress bar
-    return TrialRunResult(exit_status.wall_s, output, record, log, tuple(arrivals))
+    return TrialRunResult(exit_status.wall_s, output, record, tuple(arrivals))
 
 
 @contextmanager
@@ -181,14 +177,6 @@ def _record_arrivals(log: Path) -> Iterator[list[tuple[float, int]]]:
     finally:
         stop_event.set()
         thread.join()
-
-
-def _prepare_engine(
-    name: str, image: Image, current_folder: Path, progress: ProgressCallback
-) -> tuple[Engine, Prepared, Path]:
-    bench = snapshot_bench()[1]
-    engine = open_engines([name], build_places(current_folder / "matrix.yaml", bench))[name]
-    return engine, engine.prepare(image, (), progress), bench
 
 
 def _make_job(

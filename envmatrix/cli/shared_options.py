@@ -1,0 +1,234 @@
+"""Arguments and options that several commands share, with the same meaning in each."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envmatrix.cli import common
+from envmatrix.cli.grammar import (
+    Arguments,
+    Parser,
+    declare,
+    declare_flag,
+    duration,
+    hourly_price,
+    nonempty_path,
+    nonempty_text,
+    one_name,
+    percentage,
+    shell_command,
+    whole_number,
+)
+from envmatrix.engines.catalog import AUTO, DEFAULT, ENGINES, choose_engine
+from envmatrix.errors import InputError
+
+if TYPE_CHECKING:
+    from envmatrix.api.program.request import ProgramRequest
+    from envmatrix.api.program.single_trial import SingleTrial
+    from envmatrix.matrix.environment_files import EnvironmentFile
+    from envmatrix.system.host import Host
+    from envmatrix.trials.environment_shell import Session
+    from envmatrix.trials.new_run import NewRun
+    from envmatrix.trials.overrides import Overrides
+
+#: Options for a program, as named in the namespace.
+_PROGRAM_OPTIONS = (
+    "setup", "prepare", "cleanup", "warmup", "parameter_list", "requirements", "metric_regex", "metric_json",
+    "metric_steps", "save", "pass_env", "like", "image",
+)  # fmt: skip
+_FLAGS = {
+    "--json": "print JSON for programs",
+    "--quiet": "no progress",
+    "--show-output": "print the output of each trial",
+}
+#: Argument or option -> metavar, kind and help.
+_OPTIONS: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
+    "environment": ("ENV", one_name, "a named environment"),
+    "--matrix": ("FILE", Path, "the matrix (default: ./matrix.yaml)"),
+    "--price": ("PRICE/h", hourly_price, "what the machines cost, such as 1.20/h: adds cost, and energy if readable"),
+    "--atlas": (
+        "FOLDER",
+        nonempty_path,
+        "try what was faster in this atlas first, what was slower last (default: ./atlas, if it exists)",
+    ),
+    "--image": (
+        "REF",
+        nonempty_text,
+        "with --engine docker or apptainer: the image it runs in, a tag, a digest, or a .tar or .sif file",
+    ),
+}
+
+
+def add(target: argparse._ActionsContainer, *names: str) -> None:
+    """Add arguments and options that have the same meaning in several commands."""
+    for name in names:
+        if name == "run":
+            declare(target, name, "RUN", "the run (default: the newest)", one_name, nargs="?")
+        elif name == "--results":
+            declare(target, name, "DIR", "default: ./results", Path, default=Path("results"))
+        elif name in _FLAGS:
+            declare_flag(target, name, _FLAGS[name])
+        else:
+            metavar, kind, text = _OPTIONS[name]
+            declare(target, name, metavar, text, kind)
+
+
+def add_output(parser: Parser, metavar: str, text: str, default: Path | None = None) -> None:
+    """Add --output."""
+    declare(parser, "--output", metavar, text, Path, default=default)
+
+
+def add_engine(parser: Parser, *, of_run: bool = False) -> None:
+    """Add --engine for commands with one engine; ``of_run``: the default is the engine of the run, if any."""
+    engine_names = f"{', '.join(ENGINES.names())} or {AUTO}"
+    text = f"the engine: {engine_names} (default: {'the one of the run, else ' if of_run else ''}{DEFAULT})"
+    declare(parser, "--engine", "NAME", text, one_name, default=None if of_run else DEFAULT)
+
+
+def add_chosen(parser: Parser) -> None:
+    """Add the argument ENV and options for its source: a matrix or a run."""
+    add(parser, "environment")
+    declare(parser, "--matrix", "FILE", "the matrix (default: ./matrix.yaml, or the newest run's matrix)", Path)
+    declare(parser, "--run", "RUN", "take the environment from this run or search", one_name)
+    add(parser, "--results")
+    add_engine(parser, of_run=True)
+
+
+def add_process_place(parser: Parser) -> None:
+    """Add --image, --launcher and the launchers' options, for commands that start one process."""
+    from envmatrix.cli.launching import add_launcher
+
+    add(parser, "--image")
+    add_launcher(parser)
+
+
+def open_chosen_environment(options: Arguments, host: Host | None = None) -> Session:
+    """Prepare the environment that the options of ``add_chosen`` name, for ``host`` (None: this machine)."""
+    from dataclasses import replace
+
+    from envmatrix.api.chosen import open_environment
+    from envmatrix.cli.launching import read_process_place
+
+    gpus = read_process_place(options).gpus if "launcher" in options else ()
+    image = getattr(options, "image", None) or ""
+    session = common.call(open_environment, options, image=image, host=host)
+    return replace(session, gpus=gpus)
+
+
+def run_elsewhere(options: Arguments, limit_s: float, *, in_own_folder: bool = False) -> SingleTrial | None:
+    """Run the command in the chosen environment as a trial of --launcher; None if that is this machine."""
+    from envmatrix.api.program.single_trial import find_node, run_single_trial
+    from envmatrix.cli.launching import read_process_place
+
+    place, command = read_process_place(options), tuple(options.command)
+    if not place.is_elsewhere:
+        return None
+    options.engine = choose_engine(common.print_progress) if options.engine == AUTO else options.engine
+    host = find_node(options.engine or DEFAULT, place, limit_s, common.print_progress)
+    session = open_chosen_environment(options, host)
+    return run_single_trial(
+        session, command, place, host, limit_s, options.results, common.print_progress, in_own_folder=in_own_folder
+    )
+
+
+def add_design(parser: Parser) -> None:
+    """Add the argument DESIGN and the options that override it."""
+    declare(parser, "design", "DESIGN", "the design (default: default)", one_name, nargs="?", default="default")
+    parser.declare_remedies({"--design": "write the design as a separate word: DESIGN"})
+    add(parser, "--matrix")
+    engines = f"the engines: {', '.join(ENGINES.names())} or {AUTO} (default: the design's)"
+    parser.add_list("--engine", "NAME", engines, dest="engines")
+    parser.add_list("--environments", "ENV", "only these and the baseline: a,b, or repeat the option")
+    parser.add_list("--workloads", "NAME", "only these: a,b, or repeat the option")
+    declare(parser, "--seed", "N", "seed of the random order", whole_number(0))
+    declare(parser, "--budget", "TIME", "stop after this time, such as 90s, 10m or 2h", duration)
+    declare(parser, "--target", "PERCENT", "stop when every interval is this narrow, such as 2%%", percentage)
+    declare(parser, "--min-blocks", "N", "no verdict before this many blocks", whole_number(2))
+    declare(parser, "--max-blocks", "N", "stop after this many blocks", whole_number(1))
+
+
+def read_overrides(options: Arguments) -> Overrides:
+    """Return the overrides of a design from the options that a command has."""
+    from envmatrix.trials.overrides import Overrides
+
+    return common.call(Overrides, options)
+
+
+def read_new_run(options: Arguments, **more: Any) -> NewRun:
+    """Return how the command that was typed starts and stores a new run; ``more`` replaces its options."""
+    from envmatrix.trials.new_run import NewRun
+
+    return common.call(NewRun, options, **more)
+
+
+def add_program(parser: Parser) -> argparse._ArgumentGroup:
+    """Add the options for a user's own program, similar to those of hyperfine."""
+    group = parser.add_argument_group("with -- PROGRAM")
+    declare(group, "-s --setup", "LINE", "shell line to run once, before the first run", shell_command)
+    declare(group, "-p --prepare", "LINE", "shell line to run before each run, inside its trial", shell_command)
+    declare(group, "-c --cleanup", "LINE", "shell line to run once, at the end", shell_command)
+    declare(group, "-w --warmup", "N", "runs before the first block (default: 1)", whole_number(0))
+    parser.add_list("--pass-env", "NAME", "variables of this shell to pass on: a,b", target=group)
+    like = "variables, modules and Python of a .env, environment.yml, pyproject.toml, Dockerfile or batch script"
+    declare(group, "--like", "FILE", like, Path)
+    add(group, "--image")
+    regex = "the speed: a number in ( ) in the output"
+    json = "the speed: a number (a.b.0.c) in a JSON file it writes"
+    declare(group, "--metric-regex", "PATTERN", regex, nonempty_text)
+    steps = "the speed: each matching line of the output ends a step"
+    declare(group, "--metric-steps", "PATTERN", steps, nonempty_text)
+    declare(group, "--metric-json", "FILE:KEY", json, nonempty_text)
+    return group
+
+
+def _read_like(options: Arguments) -> EnvironmentFile | None:
+    """Return what the file of --like sets, and print what of it is not used."""
+    from envmatrix.matrix.environment_files import read_environment_file
+
+    if options.like is None:
+        return None
+    found = read_environment_file(options.like)
+    parts = [*(f"{name}={value}" for name, value in found.variables.items()), *(f"module {m}" for m in found.modules)]
+    parts += [found.interpreter] if found.interpreter else []
+    common.print_progress(f"from {options.like}, in every environment: {', '.join(parts) or 'nothing'}")
+    for note in found.notes:
+        common.print_progress(f"note: {note}")
+    return found
+
+
+def read_program(options: Arguments, engines: Sequence[str]) -> ProgramRequest:
+    """Return the program and the options of ``add_program``. Raises InputError for more than one metric."""
+    from envmatrix.api.program.place import make_place
+    from envmatrix.api.program.request import ProgramRequest
+    from envmatrix.cli.launching import read_launcher_options
+
+    metric_options = [name for name in ("metric_regex", "metric_steps", "metric_json") if getattr(options, name)]
+    if len(metric_options) > 1:
+        names = " and ".join(f"--{name.replace('_', '-')}" for name in metric_options)
+        raise InputError(
+            f"{names} cannot be combined",
+            remedy="use one of them; for several metrics, edit the matrix that `bench --save` writes",
+        )
+    words, pass_env, like = tuple(options.command), tuple(options.pass_env or ()), _read_like(options)
+    launcher, image = read_launcher_options(options), options.image or ""
+    place = make_place(engines, image, options.launcher, launcher, common.print_progress)
+    return common.call(ProgramRequest, options, words=words, pass_env=pass_env, like=like, place=place, atlas=None)
+
+
+def refuse_program_options(options: Arguments, command: str, *more: str) -> None:
+    """Raise an InputError for an option that only a program can have; ``more`` are those of one command."""
+    given = next((name for name in (*_PROGRAM_OPTIONS, *more) if getattr(options, name, None) is not None), None)
+    if given:
+        message = f"--{given.replace('_', '-')} needs a program"
+        raise InputError(message, remedy=f"envmatrix {command} -- python train.py")
+
+
+def refuse_design_options(conflicting: Mapping[str, object], remedy: str) -> None:
+    """Raise an InputError for a part of a design (name -> its value) that was given with a program."""
+    conflict = next((name for name, value in conflicting.items() if value), None)
+    if conflict:
+        message = f"{conflict} cannot be combined with a program: it has a matrix of its own"
+        raise InputError(message, remedy=remedy)

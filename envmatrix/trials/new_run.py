@@ -1,0 +1,37 @@
+"""How a run is started and stored: what every command that begins or resumes one passes on, next to its matrix."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from envmatrix.errors import InputError
+from envmatrix.matrix.model import NAME
+from envmatrix.results.run import LauncherOptions
+from envmatrix.system.progress import ProgressCallback, silent
+
+
+@dataclass(frozen=True)
+class NewRun:
+    """A run that begins, or begins again: ``name`` None is design and time, ``command`` the command line that began it.
+
+    ``host_names``: record real host names, not node-1, node-2, ... Raises InputError for a bad name.
+    """
+
+    results: str | os.PathLike[str] = "results"
+    name: str | None = None
+    launcher: str = "here"
+    launcher_options: LauncherOptions = field(default_factory=dict)
+    command: tuple[str, ...] = ()
+    host_names: bool = False
+    progress: ProgressCallback = silent
+
+    def __post_init__(self) -> None:
+        if self.name is not None:
+            check_run_name(self.name)
+
+
+def check_run_name(name: str) -> None:
+    """Raise InputError for a name that a run or a search cannot have."""
+    if not NAME.match(name):
+        raise InputError(f"--name: {name!r} is not a valid name", remedy="use letters, digits, '.', '_', '+' and '-'")
