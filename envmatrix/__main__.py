@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -28,8 +29,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - stays open until the process ends
         return ExitCode.FINE
     except OSError as error:
-        place = f" {error.filename}" if error.filename else ""
-        _tell(f"envmatrix: the system refused:{place}: {error.strerror or error}{_explained('system-refused')}")
+        place = f" {error.filename}:" if error.filename else ""
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        remedy = "\n  -> free some space there, then type the command again" if is_full else ""
+        _tell(f"envmatrix: the system refused:{place} {error.strerror or error}{remedy}{_explained('system-refused')}")
         return ExitCode.BAD_INPUT
     except Exception as error:
         _tell(f"envmatrix: this is a bug in envmatrix: {type(error).__name__}: {error}\n  -> {_keep_traceback()}")

@@ -70,6 +70,9 @@ def disk_errors(place: Path) -> Iterator[None]:
     """Convert an OSError about ``place`` to an EngineError with a remedy."""
     try:
         yield
+    except shutil.Error as error:  # a list of all files of a folder that could not be copied
+        reason = str(error.args[0][0][-1]) if isinstance(error.args[0], list) else str(error)
+        raise disk_full_error(place) if is_disk_full(reason) else EngineError(reason, where=Where(place)) from error
     except OSError as error:
         remedy = _REMEDIES.get(error.errno or 0, "")
         where = Where(Path(error.filename) if isinstance(error.filename, str) else place)

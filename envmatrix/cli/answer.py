@@ -44,7 +44,8 @@ def finish(experiment: Experiment, arguments: Arguments, *, is_set_up: bool = Fa
 def run_and_show(experiment: Experiment, arguments: Arguments, *, is_set_up: bool = False) -> int:
     """Run the rest of an experiment and print its result."""
     result = finish(experiment, arguments, is_set_up=is_set_up)
-    show_result(result, as_json=arguments.json)
+    if arguments.json or result.outcomes or not result.interrupted:  # otherwise there is nothing to show
+        show_result(result, as_json=arguments.json)
     if not arguments.json:
         print_export_lines(experiment, result)
     if not arguments.quiet and (line := undecided_advice(result)):

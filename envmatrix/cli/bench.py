@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from envmatrix.cli import answer, common, launching, shared_options
 from envmatrix.cli.grammar import Arguments, Parser, declare, declare_flag, name_list
+from envmatrix.cli.standard_input import check_unused_input
 from envmatrix.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
@@ -109,7 +110,8 @@ def _run_program(arguments: Arguments) -> int:
     overrides, file = shared_options.read_overrides(arguments), arguments.save or Path("matrix.yaml")
     show = common.print_progress if arguments.show_output else lambda _: None
     progress = common.print_progress
-    generated = bench.make_matrix(request, overrides, file, progress, show)
+    with check_unused_input(request.words):
+        generated = bench.make_matrix(request, overrides, file, progress, show)
     if generated.more:
         progress(generated.more)
     with bench.cleanup_on_failure(generated.matrix.workloads.values(), progress):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from envmatrix.cli import common, shared_options
 from envmatrix.cli.grammar import Arguments, Parser, declare_flag
+from envmatrix.cli.standard_input import check_unused_input
 from envmatrix.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -37,9 +38,10 @@ def run(arguments: Arguments) -> int:
     from envmatrix.trials.environment_shell import EVIDENCE_LIMIT_S, PROGRAM_LIMIT_S
 
     command = tuple(arguments.command)
-    ended = shared_options.run_elsewhere(arguments, PROGRAM_LIMIT_S if command else EVIDENCE_LIMIT_S)
-    session = ended.session if ended else shared_options.open_chosen_environment(arguments)
-    evidence = ended.evidence() if ended else session.evidence(command)
+    with check_unused_input(command):
+        ended = shared_options.run_elsewhere(arguments, PROGRAM_LIMIT_S if command else EVIDENCE_LIMIT_S)
+        session = ended.session if ended else shared_options.open_chosen_environment(arguments)
+        evidence = ended.evidence() if ended else session.evidence(command)
     claims, observed = session.environment.claims, read_evidence(evidence)
     contradictions = checks.contradictions((claim for claim in claims if not _needs_work(claim, observed)), observed)
     lines = [*_check_lines(arguments.environment, claims, observed)]

@@ -6,7 +6,9 @@ import sys
 
 from envmatrix.cli import common, shared_options
 from envmatrix.cli.grammar import Arguments, Parser, declare, duration
+from envmatrix.cli.standard_input import check_unused_input
 from envmatrix.errors import InputError
+from envmatrix.launchers.catalog import DEFAULT
 
 #: Same as timeout(1).
 _TIMEOUT_EXIT_CODE = 124
@@ -32,7 +34,8 @@ def run(arguments: Arguments) -> int:
     command = tuple(arguments.command)
     if not command:
         raise InputError("no command", remedy=f"envmatrix exec {arguments.environment} -- python train.py")
-    ended = shared_options.run_elsewhere(arguments, arguments.limit, in_own_folder=True)
+    with check_unused_input(command if arguments.launcher != DEFAULT else ()):
+        ended = shared_options.run_elsewhere(arguments, arguments.limit, in_own_folder=True)
     if ended:
         sys.stdout.write(ended.output)
         if ended.trial.outcome == "timed_out":
@@ -42,7 +45,8 @@ def run(arguments: Arguments) -> int:
             raise ended.error()
         return ended.exit_code
     session = shared_options.open_chosen_environment(arguments)
-    exit_status = session.execute(command, arguments.limit)
+    with check_unused_input(() if session.engine.passes_input else command):
+        exit_status = session.execute(command, arguments.limit)
     if exit_status.timed_out:
         common.print_progress(f"envmatrix: {exit_status}")
         return _TIMEOUT_EXIT_CODE

@@ -17,6 +17,8 @@ Number = TypeVar("Number", int, float)
 Arguments: TypeAlias = argparse.Namespace
 #: A comma between names, but not one inside Slurm's n[1,3].
 _COMMA = re.compile(r",(?![^\[\]]*\])")
+#: A word that names a program or its file, and no environment.
+_PROGRAM = re.compile(r"\A(python[\d.]*|[\w.-]*/.*|.*\.(py|sh))\Z")
 #: Characters that web pages and word processors put in place of "--".
 _DASHES = "\u2012\u2013\u2014\u2212"
 
@@ -131,11 +133,14 @@ class Parser(argparse.ArgumentParser):
     def _refuse_words(self, parsed: argparse.Namespace, extra: Sequence[str]) -> NoReturn:
         """Refuse extra words: with two designs, neither may be ignored silently."""
         words = self._get_positional_actions()
-        remedy = comma_remedy(parsed, extra)
-        remedy = remedy or next((text for name, text in self._remedies.items() if not name.startswith("-")), "")
-        if self._command_replaces_word:
-            remedy = remedy or f"write `--` before a program: {self._program_command_line(parsed, extra)}"
-        remedy = remedy or f"`{self.prog} --help` lists its options"
+        program_hint = (
+            f"write `--` before a program: {self._program_command_line(parsed, extra)}"
+            if self._command_replaces_word
+            else ""
+        )
+        list_hint = "" if program_hint and any(map(_PROGRAM.search, extra)) else comma_remedy(parsed, extra)
+        rename_hint = next((text for name, text in self._remedies.items() if not name.startswith("-")), "")
+        remedy = list_hint or rename_hint or program_hint or f"`{self.prog} --help` lists its options"
         if not words:
             raise InputError(f"`{self.prog}` takes options only, but got {extra[0]!r}", remedy=remedy)
         last, name = getattr(parsed, words[-1].dest), words[-1].metavar or words[-1].dest

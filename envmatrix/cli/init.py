@@ -6,6 +6,7 @@ from pathlib import Path
 
 from envmatrix.cli import common, shared_options
 from envmatrix.cli.grammar import Arguments, Parser, declare
+from envmatrix.cli.standard_input import check_unused_input
 
 
 def add_arguments(parser: Parser) -> None:
@@ -25,6 +26,7 @@ def run(arguments: Arguments) -> None:
 
     words = tuple(arguments.command or ("python", "train.py"))
     request = ProgramRequest(words, requirements=tuple(arguments.requirements or ()))
-    text = bench.draft_matrix(request, arguments.interpreter, arguments.output, common.print_progress)
+    with check_unused_input(request.words):
+        text = bench.draft_matrix(request, arguments.interpreter, arguments.output, common.print_progress)
     bench.write_new_file(arguments.output, text)
     common.print_text(f"wrote {arguments.output}: check it, then run `envmatrix bench`")

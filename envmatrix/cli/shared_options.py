@@ -57,7 +57,7 @@ _OPTIONS: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "--image": (
         "REF",
         nonempty_text,
-        "with --engine docker or apptainer: the image it runs in, a tag, a digest, or a .tar or .sif file",
+        "with --engine docker, podman or apptainer: the image it runs in, a tag, a digest, or a .tar or .sif file",
     ),
 }
 

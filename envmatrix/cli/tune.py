@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from envmatrix.cli import answer, common, launching, shared_options
 from envmatrix.cli.grammar import Arguments, Parser, declare, duration, one_name
+from envmatrix.cli.standard_input import check_unused_input
 from envmatrix.engines.catalog import AUTO, ENGINES
 from envmatrix.errors import InputError
 
@@ -62,7 +63,8 @@ def _begin_program(arguments: Arguments) -> RunningSearch:
     )
     request = shared_options.read_program(arguments, [arguments.engine] if arguments.engine else ())
     show = common.print_progress if arguments.show_output else lambda _: None
-    return search.begin_program_search(request, _make_search_request(arguments), common.print_progress, show)
+    with check_unused_input(request.words):
+        return search.begin_program_search(request, _make_search_request(arguments), common.print_progress, show)
 
 
 def _make_search_request(arguments: Arguments) -> SearchRequest:

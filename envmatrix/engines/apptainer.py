@@ -47,8 +47,8 @@ from envmatrix.engines.apptainer_command import (
 from envmatrix.engines.base import CommandLine, Engine, Job, NamedImage, Prepared, file_safe_name
 from envmatrix.engines.confinement import CgroupConfined, plain_place, remove_run_cgroups
 from envmatrix.engines.docker import DockerEngine, allow_writes
-from envmatrix.engines.docker_client import why_not
 from envmatrix.engines.local import GuardedJob, guarded_job
+from envmatrix.engines.podman import image_source
 from envmatrix.engines.ready import prepare_ready_image
 from envmatrix.engines.sif import (
     ARCHIVE,
@@ -88,7 +88,7 @@ class ApptainerEngine(CgroupConfined, Engine):
 
     places: BuildPaths
     name: str = "apptainer"
-    preference = 2
+    preference = 3
     starts_packed = True
 
     @property
@@ -115,8 +115,8 @@ class ApptainerEngine(CgroupConfined, Engine):
             return last_prepared
         if last_prepared and not self.holds(last_prepared):
             shutil.rmtree(Path(last_prepared.reference).parent, ignore_errors=True)
-        if why_not() is None:
-            prepared = self._from_docker(DockerEngine(self.places).prepare(image, libraries, progress), progress)
+        if docker := image_source(self.places):
+            prepared = self._from_docker(docker, docker.prepare(image, libraries, progress), progress)
         else:
             prepared = self._build_without_docker(image, libraries, progress)
         self.places.cache.write(build_record, json.dumps(records.prepared_fields(prepared)))
@@ -125,7 +125,7 @@ class ApptainerEngine(CgroupConfined, Engine):
     def _prepare_ready_image(
         self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback
     ) -> Prepared:
-        sif, digest = ready_sif(self.places.cache, image, progress)
+        sif, digest = ready_sif(self.places, image, progress)
 
         def inside(argv: Sequence[str], mounted: Mapping[str, str]) -> str:
             binds = [word for place, path in mounted.items() for word in ("--bind", f"{path}:{place}:ro")]
@@ -133,8 +133,7 @@ class ApptainerEngine(CgroupConfined, Engine):
 
         return prepare_ready_image(self.places, self.name, image, libraries, (str(sif), digest), inside, progress)
 
-    def _from_docker(self, prepared: Prepared, progress: ProgressCallback) -> Prepared:
-        docker = DockerEngine(self.places)
+    def _from_docker(self, docker: DockerEngine, prepared: Prepared, progress: ProgressCallback) -> Prepared:
         sif = sif_path(self.places.cache, prepared.facts["image_id"])
 
         def build(place: Path) -> None:
@@ -196,8 +195,8 @@ class ApptainerEngine(CgroupConfined, Engine):
 
     def base(self, image: Image, progress: ProgressCallback) -> BaseImage:
         """Return the base of an image: Docker's if Docker is available, otherwise one made here."""
-        if why_not() is None:
-            return DockerEngine(self.places).base(image, progress)
+        if docker := image_source(self.places):
+            return docker.base(image, progress)
         return bootstrapped_base(image, self.places, progress)[0]
 
     def image_file(self, prepared: Prepared) -> Path:
@@ -209,10 +208,9 @@ class ApptainerEngine(CgroupConfined, Engine):
     ) -> NamedImage:
         """Write the stand-alone SIF of a named environment to ``folder``, with its bill of materials."""
         target = folder / f"{environment.name}.sif"
-        if why_not() is None:
-            prepared = self._from_docker(
-                DockerEngine(self.places).prepare_current(environment.image, libraries, progress), progress
-            )
+        if docker := image_source(self.places):
+            current = docker.prepare_current(environment.image, libraries, progress)
+            prepared = self._from_docker(docker, current, progress)
         else:
             prepared = self.prepare(environment.image, libraries, progress)
         bench_inside = self._run_python(Path(prepared.reference), prepared.python, _BENCH_DIGEST_CODE).strip()

@@ -18,6 +18,7 @@ from envmatrix.build.images.definitions import MOUNT_FOLDER
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.plan.environment import Environment, Image, Library, exists_for
 from envmatrix.system.architectures import this_architecture
+from envmatrix.system.atomic_files import full_disk_errors
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.write_retry import insisting
 
@@ -174,7 +175,7 @@ def log_of(job: Job) -> Iterator[IO[bytes] | None]:
         yield None
         return
     log_file = job.log
-    with disk_errors(log_file), insisting(lambda: log_file.open("ab"), log_file) as log:
+    with disk_errors(log_file), full_disk_errors(log_file), insisting(lambda: log_file.open("ab"), log_file) as log:
         yield log
 
 
@@ -214,6 +215,11 @@ class Engine(Protocol):
     shares_files: ClassVar[bool] = False
     #: Whether a process can start in its job's ``folder``.
     starts_anywhere: ClassVar[bool] = False
+
+    @property
+    def passes_input(self) -> bool:
+        """Whether a process without a log gets our standard input."""
+        return True
 
     @property
     def isolation(self) -> str:

@@ -26,20 +26,16 @@ ENGINES: Catalog[Engine] = Catalog(
     built_in={
         "local": "envmatrix.engines.local:LocalEngine",
         "docker": "envmatrix.engines.docker:DockerEngine",
+        "podman": "envmatrix.engines.podman:PodmanEngine",
         "apptainer": "envmatrix.engines.apptainer:ApptainerEngine",
         "enroot": "envmatrix.engines.enroot:EnrootEngine",
     },
     reserved=(AUTO,),
 )
 
-_PODMAN = "podman"
-_FOR_PODMAN = "use `--engine docker`: it takes Podman's socket if there is no Docker, or set DOCKER_HOST to the socket"
-
 
 def find_engine(name: str, places: BuildPaths | None = None) -> Engine:
     """Return the engine with that name. Raises InputError with a suggestion for an unknown name."""
-    if name == _PODMAN:
-        check_engine(name)
     return ENGINES.make(name, places or _default_paths())
 
 
@@ -47,8 +43,7 @@ def check_engine(name: str, where: Callable[[], Where] | None = None) -> None:
     """Raise InputError unless a name is an engine's or ``auto``; ``where`` returns its location."""
     names = (*ENGINES.names(), AUTO)
     if name not in names:
-        remedy = _FOR_PODMAN if name == _PODMAN else suggestion(name, names)
-        raise InputError(f"no engine {name!r}", remedy=remedy, where=where() if where else None)
+        raise InputError(f"no engine {name!r}", remedy=suggestion(name, names), where=where() if where else None)
 
 
 def choose_engine(progress: ProgressCallback) -> str:

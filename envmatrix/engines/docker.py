@@ -1,4 +1,4 @@
-"""Engine ``docker``: containers of any engine with Docker's API, without network or capabilities."""
+"""Engine ``docker``: containers by Docker's API, without network or capabilities."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from envmatrix.build.images.labels import publisher_labels
 from envmatrix.build.images.sbom import PACKAGES
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines import build_record as records
-from envmatrix.engines import docker_end
 from envmatrix.engines.base import QUOTA_PERIOD_US, WORK, Engine, Job, NamedImage, Prepared, log_of, quota_us
 from envmatrix.engines.docker_client import (
     APIError,
@@ -34,18 +33,28 @@ from envmatrix.engines.docker_client import (
     ImageNotFound,
     connect,
     docker_errors,
+    is_rootless,
+    remove,
     why_not,
 )
-from envmatrix.engines.docker_end import remove
-from envmatrix.engines.docker_images import CACHE_LABEL, RUN_LABEL, DockerImages, container_facts, output_inside
+from envmatrix.engines.docker_images import (
+    CACHE_LABEL,
+    RUN_LABEL,
+    DockerImages,
+    container_facts,
+    output_inside,
+    remove_leftovers,
+)
 from envmatrix.engines.docker_running import RunningContainer, container_exit, count_pauses, running_container
-from envmatrix.engines.gpu_devices import NVIDIA, device_groups, device_paths, gpu_maker, visible_gpus
+from envmatrix.engines.gpu_devices import NVIDIA, gpu_maker, gpu_options, visible_gpus
 from envmatrix.engines.local import preload_variable
 from envmatrix.engines.ready_docker import prepare_ready_docker_image
 from envmatrix.errors import EngineError, NoTrialError, StoreError
 from envmatrix.plan.environment import Environment, Image, Library
 from envmatrix.system.progress import ProgressCallback
 
+#: The command that removes a container of an engine.
+_END = "envmatrix.engines.docker_end"
 _TMP_BYTES = 2**30
 #: Seconds to wait for the rest of a container's output after its end.
 _LAST_WORDS_S = 10.0
@@ -57,28 +66,48 @@ class DockerEngine(Engine):
 
     places: BuildPaths
     name: str = "docker"
-    preference = 3
+    preference = 4
     sizes_shm = True
+    passes_input = False
+    all_gpus = "--gpus all "
 
     @property
     def isolation(self) -> str:
         """How a trial is isolated from the machine."""
         return "trials have no network, no capabilities and no root rights (rootless: yours); seccomp is off"
 
+    def host(self) -> str:
+        """Return the URL of the API; '': where Docker's own command finds it."""
+        return ""
+
+    @contextlib.contextmanager
+    def client(self, doing: str) -> Iterator[DockerClient]:
+        """Connect to the API; convert errors to EngineError with the failed action."""
+        with docker_errors(doing):
+            client = connect(self.host())
+            try:
+                yield client
+            finally:
+                client.close()
+
     def unavailable(self) -> str | None:
-        """Return why no engine with Docker's API can be used here; None if one responds."""
-        return why_not()
+        """Return why the engine cannot be used here; None if it responds."""
+        return why_not(self.host())
 
     def why_no_quota(self) -> str | None:
         """Return why the engine cannot set CPU quotas; None if it can."""
-        with _docker_client("checking for CPU quotas") as client:
-            return None if client.info().get("CpuCfsQuota") else "this kernel has no CPU quotas (see `docker info`)"
+        with self.client("checking for CPU quotas") as client:
+            return None if client.info().get("CpuCfsQuota") else f"this kernel has none (see `{self.name} info`)"
+
+    def check_limits(self, client: DockerClient, job: Job) -> None:
+        """Raise EngineError for a limit of ``job`` that the engine would ignore."""
 
     def prepare(self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback) -> Prepared:
         """Build or reuse the image."""
-        with _docker_client("preparing an image") as client:
+        with self.client("preparing an image") as client:
+            remove_leftovers(client, self.places)
             if image.ready:
-                return prepare_ready_docker_image(client, self.places, image, libraries, progress)
+                return prepare_ready_docker_image(client, self.name, self.places, image, libraries, progress)
             return self._prepare(client, image, libraries, progress, fresh=False)
 
     def _prepare(
@@ -98,7 +127,7 @@ class DockerEngine(Engine):
             return last_prepared
         tag, inputs = images.build(image, libraries, progress, fresh=fresh)
         attributes = client.images.get(tag).attrs
-        loader, packages, listing = _inspect_image(client, tag, inputs.python)
+        loader, packages, listing = _inspect_image(client, self.places, tag, inputs.python)
         facts = {**container_facts(attributes), "files_digest": store_listing(self.places.cache, listing)}
         prepared = records.built_image(self.places.cache, self.name, tag, inputs, packages, loader, facts)
         self.places.cache.write(build_record, json.dumps(records.prepared_fields(prepared)))
@@ -119,7 +148,7 @@ class DockerEngine(Engine):
 
     def prepare_current(self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback) -> Prepared:
         """Prepare the image with the current bench/ built in (benchmarks mount bench/ instead)."""
-        with _docker_client("preparing an image") as client:
+        with self.client("preparing an image") as client:
             prepared = self._prepare(client, image, libraries, progress, fresh=False)
             if DockerImages(client, self.places).bench_digest_inside(prepared.reference) == bench_digest(self.places):
                 return prepared
@@ -128,7 +157,7 @@ class DockerEngine(Engine):
 
     def base(self, image: Image, progress: ProgressCallback) -> BaseImage:
         """Return the base of an image with this engine."""
-        with _docker_client("looking for a base image") as client:
+        with self.client("looking for a base image") as client:
             return DockerImages(client, self.places).base(image, progress)
 
     def build_named(
@@ -136,27 +165,27 @@ class DockerEngine(Engine):
     ) -> NamedImage:
         """Build and tag the stand-alone image of a named environment; write its bill of materials to ``folder``."""
         prepared = self.prepare_current(environment.image, libraries, progress)
-        with _docker_client(f"building {environment.name}") as client:
+        with self.client(f"building {environment.name}") as client:
             publisher = publisher_labels(folder)
             tag = DockerImages(client, self.places).named(environment, prepared.reference, publisher, progress)
             digest = str(client.images.get(tag).id)
             bill = folder / f"{environment.name}.sbom.json"
             records.write_named_bill(self.places.cache, prepared, bill, tag.partition(":")[0], digest)
-            return NamedImage(tag, f"docker run --rm {'--gpus all ' if environment.for_cuda else ''}{tag}")
+            return NamedImage(tag, f"{self.name} run --rm {self.all_gpus if environment.for_cuda else ''}{tag}")
 
     def save(self, prepared: Prepared, file: Path) -> None:
         """Write an image as a Docker archive, from which Apptainer builds a SIF."""
-        with _docker_client("saving an image") as client:
+        with self.client("saving an image") as client:
             DockerImages(client, self.places).save(prepared.reference, file)
 
     def image_bytes(self, prepared: Prepared) -> int:
         """Return the size of an image's files in bytes."""
-        with _docker_client("inspecting an image") as client:
+        with self.client("inspecting an image") as client:
             return int(client.images.get(prepared.reference).attrs["Size"])
 
     def holds(self, prepared: Prepared) -> bool:
         """Return whether the image still exists."""
-        with _docker_client("looking for an image") as client:
+        with self.client("looking for an image") as client:
             return self._image_exists(client, prepared)
 
     def run(self, job: Job) -> Exit:
@@ -170,19 +199,20 @@ class DockerEngine(Engine):
         with (
             self._container(job) as (client, container),
             _container_output(client, container, job),
-            running_container(client, container, job) as running,
+            running_container(client, container, job, self.host()) as running,
         ):
             yield running
 
     @contextlib.contextmanager
     def _container(self, job: Job) -> Iterator[tuple[DockerClient, str]]:
-        with _as_no_trial_error(), _docker_client(f"running {job.label}") as client:
+        with _as_no_trial_error(), self.client(f"running {job.label}") as client:
+            self.check_limits(client, job)
             user = _container_user(client)
             allow_writes(job.mounts.work, user, made_here=job.mounts.work.is_relative_to(self.places.cache.root))
             config = container_config(job, user, self.places.cache.root)
             created = client.api.create_container_from_config(config, name=None)  # type: ignore[no-untyped-call]
             container = str(created["Id"])
-            with cleanup_watcher([sys.executable, "-m", docker_end.__name__, container]):
+            with cleanup_watcher([sys.executable, "-m", _END, self.name, container]):
                 try:
                     yield client, container
                 finally:
@@ -192,21 +222,11 @@ class DockerEngine(Engine):
     def sweep(self, run: str) -> int:
         """Remove the containers left by a killed run of that name with this cache."""
         labels = [f"{RUN_LABEL}={run}", f"{CACHE_LABEL}={self.places.cache.root}"]
-        with _docker_client("sweeping") as client:
+        with self.client("sweeping") as client:
             leftover_containers = client.containers.list(all=True, filters={"label": labels})
             for container in leftover_containers:
                 remove(client, str(container.id))
             return len(leftover_containers)
-
-
-@contextlib.contextmanager
-def _docker_client(doing: str) -> Iterator[DockerClient]:
-    with docker_errors(doing):
-        client = connect()
-        try:
-            yield client
-        finally:
-            client.close()
 
 
 @contextlib.contextmanager
@@ -224,7 +244,7 @@ def container_config(job: Job, user: str, cache: Path) -> dict[str, object]:
     """Return the configuration of a job's container for Docker's API.
 
     The program is the entry point: Podman replaces an empty one with the image's own. seccomp is off, as with
-    Apptainer: Docker's filter blocks set_mempolicy and can slow the CPU down.
+    Apptainer: the filter blocks set_mempolicy and can slow the CPU down. SELinux's labels would hide mounted folders.
     """
     limits = job.limits
     binds = [":".join(mount) for mount in job.container_mounts()]
@@ -244,14 +264,14 @@ def container_config(job: Job, user: str, cache: Path) -> dict[str, object]:
         "ShmSize": limits.shm_bytes or half_of_memory(),
         "CapDrop": ["ALL"],
         "CapAdd": [],
-        "SecurityOpt": ["no-new-privileges", "seccomp=unconfined"],
+        "SecurityOpt": ["no-new-privileges", "seccomp=unconfined", "label=disable"],
         "CpusetCpus": ",".join(map(str, limits.cpus)),
         "CpusetMems": ",".join(map(str, limits.memory_nodes)),
         "PidsLimit": MOST_PROCESSES,
         "LogConfig": {"Type": "json-file", "Config": {}},
     }
     if limits.gpus:
-        host |= gpu_options(maker, limits.gpus)
+        host |= gpu_options(maker, limits.gpus, job.prepared.engine)
     if limits.cpu_quota is not None:
         host |= {"CpuPeriod": QUOTA_PERIOD_US, "CpuQuota": quota_us(limits.cpu_quota)}
     if limits.memory_bytes:
@@ -274,26 +294,9 @@ def half_of_memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
-def gpu_options(maker: str, gpus: tuple[str, ...]) -> dict[str, object]:
-    """Return the options that give a container GPUs; the variables choose among those of AMD and Intel."""
-    if maker == NVIDIA:
-        return {"DeviceRequests": [gpu_request(gpus)]}
-    devices = [
-        {"PathOnHost": path, "PathInContainer": path, "CgroupPermissions": "rwm"} for path in device_paths(maker)
-    ]
-    return {"Devices": devices, "GroupAdd": device_groups(maker)}
-
-
-def gpu_request(gpus: tuple[str, ...]) -> dict[str, object]:
-    """Return a DeviceRequest as for ``docker run --gpus``; it needs NVIDIA's container toolkit."""
-    selection: dict[str, object] = {"Count": -1} if gpus == ("all",) else {"DeviceIDs": list(gpus)}
-    return {"Driver": "", **selection, "Capabilities": [["gpu"]], "Options": {}}
-
-
 def _container_user(client: DockerClient) -> str:
     """Return the user inside: never root, except with a rootless engine, whose root is the caller."""
-    options = client.info().get("SecurityOptions") or []
-    if any("rootless" in str(option) for option in options):
+    if is_rootless(client):
         return "0:0"
     return f"{USER}:{USER}" if os.getuid() == 0 else f"{os.getuid()}:{os.getgid()}"
 
@@ -358,8 +361,8 @@ print(json.dumps({"loader": names}))
 """
 
 
-def _inspect_image(client: DockerClient, tag: str, python: str) -> tuple[frozenset[str], str, str]:
+def _inspect_image(client: DockerClient, places: BuildPaths, tag: str, python: str) -> tuple[frozenset[str], str, str]:
     """Return the names that an image's loader finds, its packages, and the listing of its files."""
-    contents = json.loads(output_inside(client, tag, [python, "-I", "-c", _INSPECT_CODE], {}))
-    files = output_inside(client, tag, listing_argv(python, "/", ENGINE_PATHS), {})
-    return frozenset(contents["loader"]), output_inside(client, tag, [python, "-I", "-c", PACKAGES], {}), files
+    contents = json.loads(output_inside(client, places, tag, [python, "-I", "-c", _INSPECT_CODE], {}))
+    files = output_inside(client, places, tag, listing_argv(python, "/", ENGINE_PATHS), {})
+    return frozenset(contents["loader"]), output_inside(client, places, tag, [python, "-I", "-c", PACKAGES], {}), files

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 
-from envmatrix.engines.docker_client import DockerClient, NotFound, connect, docker_errors
-
-
-def remove(client: DockerClient, container: str) -> None:
-    """Remove a container if it still exists."""
-    with contextlib.suppress(NotFound):
-        client.api.remove_container(container, force=True, v=True)
-
+from envmatrix.engines.catalog import find_engine
+from envmatrix.engines.docker import DockerEngine
+from envmatrix.engines.docker_client import remove
 
 if __name__ == "__main__":
-    with docker_errors(f"removing {sys.argv[1]}"):
-        remove(connect(), sys.argv[1])
+    engine_name, container_id = sys.argv[1:]
+    engine = find_engine(engine_name)
+    if isinstance(engine, DockerEngine):
+        with engine.client(f"removing {container_id}") as client:
+            remove(client, container_id)

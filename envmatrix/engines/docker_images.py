@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import re
 import tarfile
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,7 @@ from envmatrix.build.images.context import (
 from envmatrix.build.images.definitions import DOCKER, STAGE_LABEL, USER, image_definition, named_definition
 from envmatrix.build.images.labels import TITLE, image_title, named_labels
 from envmatrix.build.paths import BuildPaths
-from envmatrix.engines.docker_client import APIError, DockerClient, ImageNotFound, NotFound, docker_errors
+from envmatrix.engines.docker_client import APIError, DockerClient, ImageNotFound, NotFound, docker_errors, remove
 from envmatrix.errors import EngineError
 from envmatrix.plan.environment import Environment, Image, Library
 from envmatrix.system.progress import ProgressCallback
@@ -36,10 +37,30 @@ _REPOSITORY = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*\Z")
 RUN_LABEL = "org.envmatrix.run"
 #: The cache of a container's run: users of one daemon can have runs of the same name.
 CACHE_LABEL = "org.envmatrix.cache"
+#: The process that a container of a build belongs to.
+_OWNER_LABEL = "org.envmatrix.owner"
+
+
+def build_labels(places: BuildPaths) -> dict[str, str]:
+    """Return the labels of a container of a build by this process."""
+    return {RUN_LABEL: "build", CACHE_LABEL: str(places.cache.root), _OWNER_LABEL: str(os.getpid())}
+
+
+def remove_leftovers(client: DockerClient, places: BuildPaths) -> None:
+    """Remove the containers of builds with this cache whose process was killed."""
+    labels = [f"{name}={value}" for name, value in build_labels(places).items() if name != _OWNER_LABEL]
+    for container in client.containers.list(all=True, filters={"label": labels}, ignore_removed=True):
+        if not Path("/proc", container.labels[_OWNER_LABEL]).exists():
+            remove(client, str(container.id))
 
 
 def output_inside(
-    client: DockerClient, image: str, argv: Sequence[str], mounted: Mapping[str, str], tmpfs: Sequence[str] = ()
+    client: DockerClient,
+    places: BuildPaths,
+    image: str,
+    argv: Sequence[str],
+    mounted: Mapping[str, str],
+    tmpfs: Sequence[str] = (),
 ) -> str:
     """Return a command's output in an image isolated as for a trial; ``mounted`` is path inside -> path here."""
     output = client.containers.run(
@@ -50,10 +71,10 @@ def output_inside(
         user=f"{USER}:{USER}",
         read_only=True,
         cap_drop=["ALL"],
-        security_opt=["no-new-privileges"],
+        security_opt=["no-new-privileges", "label=disable"],
         tmpfs=dict.fromkeys(tmpfs, ""),
         remove=True,
-        labels={RUN_LABEL: "build"},
+        labels=build_labels(places),
         volumes=[f"{path}:{inside}:ro" for inside, path in mounted.items()],
     )
     return bytes(output).decode(errors="replace")
@@ -106,7 +127,7 @@ class DockerImages:
             return BaseImage(suite, reference, str(image.id), self._dpkg_status(reference), reference)
 
     def _dpkg_status(self, reference: str) -> str:
-        container = self.client.containers.create(reference, command=["true"], labels={RUN_LABEL: "build"})
+        container = self.client.containers.create(reference, command=["true"], labels=build_labels(self.places))
         try:
             stream, _ = container.get_archive("/var/lib/dpkg/status")
             with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as archive:

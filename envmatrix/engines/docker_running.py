@@ -95,19 +95,19 @@ class RunningContainer:
 
 
 @contextlib.contextmanager
-def running_container(client: DockerClient, container: str, job: Job) -> Iterator[RunningContainer]:
-    """Start a container, and wait for its end in a background thread."""
+def running_container(client: DockerClient, container: str, job: Job, host: str) -> Iterator[RunningContainer]:
+    """Start a container, and wait for its end in a background thread with its own connection to ``host``."""
     ends, end_signal = socket.socketpair()
     codes: list[int] = []
     client.api.start(container)
-    threading.Thread(target=_await_end, args=(container, codes, end_signal), daemon=True).start()
+    threading.Thread(target=_await_end, args=(host, container, codes, end_signal), daemon=True).start()
     with ends:
         yield RunningContainer(client, container, job, ends, codes)
 
 
-def _await_end(container: str, codes: list[int], end_signal: socket.socket) -> None:
+def _await_end(host: str, container: str, codes: list[int], end_signal: socket.socket) -> None:
     with end_signal, contextlib.suppress(Exception):  # if the engine is gone there is no exit code
-        client = connect()
+        client = connect(host)
         try:
             codes.append(int(client.api.wait(container, timeout=None)["StatusCode"]))
         finally:

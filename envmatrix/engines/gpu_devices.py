@@ -46,3 +46,25 @@ def device_groups(maker: str, root: Path = Path("/")) -> list[str]:
 def visible_gpus(maker: str, gpus: tuple[str, ...]) -> dict[str, str]:
     """Return the variable that selects GPUs; {} for all of them."""
     return {} if gpus == ("all",) else {VISIBLE[maker]: ",".join(gpus)}
+
+
+def gpu_options(maker: str, gpus: tuple[str, ...], engine: str = "docker") -> dict[str, object]:
+    """Return the options that give a container GPUs; the variables choose among those of AMD and Intel."""
+    if maker == NVIDIA:
+        return {"DeviceRequests": [gpu_request(gpus, engine)]}
+    devices = [
+        {"PathOnHost": path, "PathInContainer": path, "CgroupPermissions": "rwm"} for path in device_paths(maker)
+    ]
+    return {"Devices": devices, "GroupAdd": device_groups(maker)}
+
+
+def gpu_request(gpus: tuple[str, ...], engine: str = "docker") -> dict[str, object]:
+    """Return a DeviceRequest as for ``docker run --gpus``; it needs NVIDIA's container toolkit.
+
+    Podman knows GPUs only by the names of the Container Device Interface.
+    """
+    if engine == "podman":
+        names = [f"nvidia.com/gpu={gpu}" for gpu in gpus]
+        return {"Driver": "cdi", "DeviceIDs": names, "Capabilities": [["gpu"]], "Options": {}}
+    selection: dict[str, object] = {"Count": -1} if gpus == ("all",) else {"DeviceIDs": list(gpus)}
+    return {"Driver": "", **selection, "Capabilities": [["gpu"]], "Options": {}}

@@ -37,7 +37,7 @@ from envmatrix.engines.confinement import (
     plain_place,
     prepare_confinement,
 )
-from envmatrix.errors import EngineError, SkipEnvironmentError
+from envmatrix.errors import EngineError, EnvmatrixError, SkipEnvironmentError
 from envmatrix.plan.environment import Image, Library
 from envmatrix.plan.export_lines import posix_quote
 from envmatrix.plan.export_lines import program_command as words_of
@@ -277,14 +277,16 @@ def preload_variable(preload: tuple[str, ...]) -> dict[str, str]:
 
 
 def _find_interpreter(interpreter: str, variables: Mapping[str, str] | None = None) -> Python:
-    path = shutil.which(Path(interpreter).expanduser(), path=variables["PATH"] if variables else None)
-    python = inspect_interpreter(path, variables) if path else None
-    if python is None:
+    expanded = os.path.expanduser(interpreter)  # noqa: PTH111 - a Path would look for ./python on PATH
+    path = shutil.which(expanded, path=variables["PATH"] if variables else None)
+    try:
+        return inspect_interpreter(path or expanded, variables)
+    except EnvmatrixError as error:
+        name_it = "name the module that provides it (`modules:`), or write its full path in matrix.yaml"
         raise SkipEnvironmentError(
-            f"interpreter: {interpreter} is not a Python that starts on this machine",
-            remedy="name the module that provides it (`modules:`), or write its full path in matrix.yaml",
-        )
-    return python
+            f"interpreter: {interpreter} is not a Python that starts on this machine: {error.message}",
+            remedy=f"{error.remedy}; or {name_it}" if error.remedy else name_it,
+        ) from error
 
 
 def _import_torch(python: str, image: Image, variables: Mapping[str, str]) -> tuple[dict[str, str], str]:

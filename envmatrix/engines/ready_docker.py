@@ -20,16 +20,21 @@ _LOADED_REPOSITORY = "envmatrix/loaded"
 
 
 def prepare_ready_docker_image(
-    client: DockerClient, places: BuildPaths, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback
+    client: DockerClient,
+    engine: str,
+    places: BuildPaths,
+    image: Image,
+    libraries: tuple[Library, ...],
+    progress: ProgressCallback,
 ) -> Prepared:
     """Find a ready-made image, and return it by its id."""
 
     def inside(argv: Sequence[str], mounted: Mapping[str, str]) -> str:
         with docker_errors(f"inspecting {image.ready}"):
-            return output_inside(client, image_id, argv, mounted, tmpfs=["/tmp"])  # noqa: S108
+            return output_inside(client, places, image_id, argv, mounted, tmpfs=["/tmp"])  # noqa: S108
 
     image_id = find_image_id(client, image, progress)
-    return prepare_ready_image(places, "docker", image, libraries, (image_id, image_id), inside, progress)
+    return prepare_ready_image(places, engine, image, libraries, (image_id, image_id), inside, progress)
 
 
 def find_image_id(client: DockerClient, image: Image, progress: ProgressCallback) -> str:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from envmatrix.build.cache import Cache, disk_errors, file_digest, json_digest, tool_error
 from envmatrix.build.images.file_listing import ENGINE_PATHS, listing_argv
+from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.apptainer_command import NO_CONFIG, find_program, identity, lacks_privilege
-from envmatrix.engines.docker_client import connect, docker_errors, why_not
+from envmatrix.engines.podman import image_source
 from envmatrix.engines.ready import image_file
 from envmatrix.engines.ready_docker import find_image_id
 from envmatrix.errors import EngineError, EnvmatrixError
@@ -80,27 +81,24 @@ def output_in_sif(sif: Path, command: Sequence[str], binds: Sequence[str] = ()) 
     raise EngineError(what, remedy="run `apptainer --debug exec` for details")
 
 
-def ready_sif(cache: Cache, image: Image, progress: ProgressCallback) -> tuple[Path, str]:
+def ready_sif(places: BuildPaths, image: Image, progress: ProgressCallback) -> tuple[Path, str]:
     """Return the SIF of a ready-made image, and its source's digest: a SIF, or one built from what it names."""
-    name = str(image.ready)
+    name, cache = str(image.ready), places.cache
     if is_image_file(name):
         file = image_file(image)
         digest = f"sha256:{file_digest(file)}"
         if file.suffix == ".sif":
             return file, digest
         return _sif_from(cache, digest, f"{file}", lambda archive: archive.symlink_to(file), progress), digest
-    if why_not() is None:
-        client = connect()
-        try:
+    if docker := image_source(places):
+        with docker.client(f"saving {name}") as client:
             digest = find_image_id(client, image, progress)
 
             def save(archive: Path) -> None:
-                with docker_errors(f"saving {name}"), disk_errors(archive), archive.open("wb") as file:
+                with disk_errors(archive), archive.open("wb") as file:
                     file.writelines(client.images.get(digest).save(chunk_size=2**20))
 
             return _sif_from(cache, digest, name, save, progress), digest
-        finally:
-            client.close()
     sif = _sif_from(cache, name, f"docker://{name}", None, progress)
     return sif, f"sha256:{file_digest(sif)}"
 

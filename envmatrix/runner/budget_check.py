@@ -13,7 +13,13 @@ from envmatrix.system.printable import printable_text
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.failure_reason import log_tail
 from envmatrix.trials.interleaving_eligibility import has_one_process
-from envmatrix.trials.program.failure_hints import crowd_hint, keyboard_hint, missing_module_hint, outside_path_hint
+from envmatrix.trials.program.failure_hints import (
+    crowd_hint,
+    keyboard_hint,
+    missing_module_hint,
+    outside_path_hint,
+    start_hint,
+)
 from envmatrix.trials.program.variables import dropped_variables_hint, missing_module_text
 from envmatrix.units import as_budget, as_duration, as_hours, is_too_long
 
@@ -121,6 +127,7 @@ class FirstBlockCheck:
         )
         lines = (
             module,
+            start_hint(output, folder),
             keyboard_hint(output),
             crowd_hint(output),
             outside_path_hint(workload, output),

@@ -122,15 +122,22 @@ def append_line(path: Path, line: str) -> None:
     write_with_retry(append, path)
 
 
-def check_free_space(folder: Path) -> None:
-    """Raise StoreError if the disk is full: files just written there may be truncated."""
+@contextmanager
+def full_disk_errors(place: Path) -> Iterator[None]:
+    """Convert an OSError for a full disk or quota to a StoreError, which stops a run; a trial is not at fault."""
     try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(_CHUNK_BYTES))
-            file.flush()
+        yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise store_error(error, folder) from error
+            raise store_error(error, place) from error
+        raise
+
+
+def check_free_space(folder: Path) -> None:
+    """Raise StoreError if the disk is full: files just written there may be truncated."""
+    with suppress(OSError), full_disk_errors(folder), tempfile.TemporaryFile(dir=folder) as file:
+        file.write(bytes(_CHUNK_BYTES))
+        file.flush()
 
 
 def remove_partial_line(path: Path, aside: Path) -> bool:

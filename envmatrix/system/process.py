@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import signal
@@ -16,6 +15,7 @@ from typing import IO, Any
 from envmatrix.block import process
 from envmatrix.block.process import ENDED_S, Exit, NotStartedError, Order, Place
 from envmatrix.errors import NoTrialError
+from envmatrix.system.start_errors import start_remedy
 
 __all__ = [
     "Exit",
@@ -28,15 +28,6 @@ __all__ = [
     "run",
     "run_logged",
 ]
-_REMEDIES = {
-    errno.ENOENT: "install it, or add its folder to PATH",
-    errno.EACCES: "check that the file is executable, and that its file system is not mounted noexec",
-    errno.ENOEXEC: "its file is for another processor, or a script without #! in the first line",
-    errno.EAGAIN: "stop other processes, or raise the limit on them (ulimit -u, pids of the cgroup)",
-    errno.ENOMEM: "free some memory",
-    errno.EMFILE: "raise the limit on open files (ulimit -n)",
-    errno.E2BIG: "start envmatrix with fewer environment variables: its arguments and variables are too long",
-}
 
 
 @dataclass(frozen=True)
@@ -68,11 +59,11 @@ def parse_last_json(text: str) -> Any:
 
 
 @contextlib.contextmanager
-def _with_remedy() -> Iterator[None]:
+def _with_remedy(folder: Path | None) -> Iterator[None]:
     try:
         yield
     except NotStartedError as error:
-        where, remedy = "", _REMEDIES.get(error.number, "`envmatrix doctor` looks at what is missing here")
+        where, remedy = "", start_remedy(error.number, error.program, folder)
         if error.where is not None:
             where = f" on CPUs {error.where} with its limits"
             remedy = "check that these CPUs and memory nodes exist and may be used here"
@@ -84,7 +75,7 @@ class SupervisedProcess(process.SupervisedProcess):
     """A program under a supervisor; a NoTrialError says why one did not start, and what to do."""
 
     def __init__(self, order: Order, streams: process.Streams) -> None:
-        with _with_remedy():
+        with _with_remedy(order.cwd):
             super().__init__(order, streams)
 
     def __enter__(self) -> SupervisedProcess:  # noqa: PYI034 - typing.Self is Python 3.11
@@ -92,7 +83,7 @@ class SupervisedProcess(process.SupervisedProcess):
 
     def answer(self) -> Exit:
         """Wait until the program and its descendants have ended; return its exit."""
-        with _with_remedy():
+        with _with_remedy(self.order.cwd):
             return super().answer()
 
 

@@ -39,14 +39,23 @@ HEARTBEAT_INTERVAL_S = 30.0
 class Heartbeat:
     """Reports at intervals how long an operation has been running, until it is stopped."""
 
-    def __init__(self, tell: ProgressCallback, what: str, every_s: float = HEARTBEAT_INTERVAL_S) -> None:
+    def __init__(
+        self,
+        tell: ProgressCallback,
+        what: str,
+        every_s: float = HEARTBEAT_INTERVAL_S,
+        outlook: Callable[[float], str] = lambda _: "",
+    ) -> None:
+        """Start to report; ``outlook`` returns what to add after so many seconds."""
         self._stopped = threading.Event()
         self._tell, self._what, self._every_s, self._began = tell, what, every_s, time.monotonic()
+        self._outlook = outlook
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
         while not self._stopped.wait(self._every_s):
-            self._tell(f"{self._what}, for {duration_text(time.monotonic() - self._began)}")
+            seconds = time.monotonic() - self._began
+            self._tell(f"{self._what}, for {duration_text(seconds)}{self._outlook(seconds)}")
 
     def __enter__(self) -> Heartbeat:  # noqa: PYI034 - typing.Self is Python 3.11
         return self

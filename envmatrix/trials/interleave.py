@@ -20,6 +20,7 @@ from envmatrix.matrix import Design
 from envmatrix.plan import Slot
 from envmatrix.plan.interleaving import InterleavedGroup
 from envmatrix.results import Trial, trial_of
+from envmatrix.system.atomic_files import full_disk_errors
 from envmatrix.system.host import parse_cpus
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials import orphans
@@ -175,7 +176,7 @@ class _Company:
         seconds = (6 * len(self.slots) + 1) * job.limits.seconds
         job = replace(job, limits=replace(job.limits, seconds=seconds))
         check_image_present(engine, job)
-        with disk_errors(job.mounts.work):
+        with disk_errors(job.mounts.work), full_disk_errors(job.mounts.work):
             gate = stack.enter_context(turn_gate.open_gate(job.mounts.work))
         process = _Process(slot, job, stack.enter_context(engine.started(job)))
         self.processes[slot.trial] = process

@@ -23,7 +23,7 @@ from envmatrix.plan.environment import Environment
 from envmatrix.plan.export_lines import export_lines
 from envmatrix.results import Outcome, Trial, trial_of
 from envmatrix.system import bench_options
-from envmatrix.system.atomic_files import check_free_space
+from envmatrix.system.atomic_files import check_free_space, full_disk_errors
 from envmatrix.system.host import parse_cpus
 from envmatrix.system.process import Exit
 from envmatrix.system.regular_files import RefusedFileError, read_bytes
@@ -183,11 +183,12 @@ def make_local_job(experiment: Experiment, slot: Slot, *, gate: bool = False) ->
     """Return the job of one slot on this machine: in an empty work folder, with its program's files and its mark."""
     work = orphans.work_folder() / experiment.run.name / slot.trial
     remove_folder(work)
-    work.mkdir(parents=True)
-    job = make_job(experiment, slot, work, gate=gate)
-    job = replace(job, env={**job.env, **orphans.trial_mark(experiment.run.name, slot)})
-    program = program_folder(experiment, slot, job)
-    return invocation.place_program_files(experiment.engines[slot.arm.engine], job, *program) if program else job
+    with full_disk_errors(work):
+        work.mkdir(parents=True)
+        job = make_job(experiment, slot, work, gate=gate)
+        job = replace(job, env={**job.env, **orphans.trial_mark(experiment.run.name, slot)})
+        program = program_folder(experiment, slot, job)
+        return invocation.place_program_files(experiment.engines[slot.arm.engine], job, *program) if program else job
 
 
 def run_trial(experiment: Experiment, slot: Slot) -> Trial:
@@ -243,11 +244,12 @@ def make_finished_trial(
 ) -> Trial:
     """Return the trial of a process that has ended, here or on ``node``, from its work folder.
 
-    Raises StoreError if it failed and its log's disk is full: that may be the cause, and it could not be recorded.
+    Raises StoreError if it failed and the disk of its log or of its work folder is full: that may be the cause.
     """
     outcome, reason, document, unproven = classify_outcome(experiment, slot, exit_status, job)
     if outcome == "failed" and job.log:
-        check_free_space(job.log.parent)
+        for folder in (job.log.parent, job.mounts.work):
+            check_free_space(folder)
     trial = trial_of(slot, outcome, reason, wall_s=exit_status.wall_s, started=started, node=node, document=document)
     return replace(trial, unproven=unproven)
 

@@ -8,10 +8,13 @@ import time
 
 import pytest
 
+from envmatrix.engines.catalog import find_engine
+from envmatrix.plan.environment import Image
 from tests.cluster.conftest import Project
 from tests.cluster.test_gridengine import GRID
-from tests.cluster.test_slurm import SLURM
+from tests.cluster.test_slurm import SLURM, needs_apptainer
 from tests.cluster.test_ssh import SSH
+from tests.engines.conftest import write_wheel
 
 pytestmark = [pytest.mark.timeout(600)]
 LAUNCHERS = {"ssh": ("hosts", SSH), "slurm": ("cluster", SLURM), "gridengine": ("grid", GRID)}
@@ -96,3 +99,34 @@ def test_an_environment_of_a_run_has_the_python_and_the_variables_of_its_program
     words = ("--run", "own", *project.words, "--limit", "5m", "--", "python", "mine.py")
     done = project.run("exec", "one-thread", *words, MINE="8")
     assert (done.returncode, done.stdout) == (0, f"8 {os.environ['HOME']} {sys.prefix}\n"), done.stderr
+
+
+#: A program that shows what it has, and needs nothing but Python.
+SHOWS = """
+import os, sys
+open("written", "w").write("by the program")
+print("libjemalloc" in open("/proc/self/maps").read(), os.path.isdir("/.singularity.d"))
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("project", ["ssh", "slurm"], indirect=True)
+def test_a_command_and_its_evidence_run_on_a_node_in_the_image_of_a_file(project, tmp_path, monkeypatch):
+    needs_apptainer()
+    write_wheel(tmp_path, "tinypkg", "1.0", {"tinypkg/__init__.py": b"VERSION = '1.0'\n"})
+    for name, value in (("CONFIG_FILE", os.devnull), ("NO_INDEX", "1"), ("FIND_LINKS", str(tmp_path))):
+        monkeypatch.setenv(f"PIP_{name}", value)
+    built = find_engine("apptainer").prepare(Image("plain", requirements=("tinypkg",)), (), print)
+    (project.folder / "train.sif").symlink_to(built.reference)
+    (project.folder / "matrix.yaml").write_text("version: 2\ninclude: envmatrix:malloc\nenvironments: {baseline: {}}\n")
+    (project.folder / "train.py").write_text(SHOWS)
+    options = ("jemalloc", *project.words, "--engine", "apptainer", "--image", "train.sif")
+    for code in (0, 9):
+        done = project.run("exec", *options, "--limit", "5m", "--", "python", "train.py", str(code))
+        assert (done.returncode, done.stdout) == (code, "True True\n"), done.stderr
+    assert not (project.folder / "written").exists(), "in a container it writes to a folder that is deleted"
+    seen = project.run("evidence", *options, "--json", "--", "python", "train.py", "0")
+    assert seen.returncode == 0, seen.stderr
+    evidence = json.loads(seen.stdout)["evidence"]
+    assert (evidence["malloc"]["library"], evidence["sandbox"]["root_read_only"]) == ("libjemalloc", True)
+    assert nothing_is_left(project)

@@ -25,9 +25,16 @@ from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.base import Engine, Job, Limits, Mounts, Prepared
 from envmatrix.engines.docker import DockerEngine
 from envmatrix.engines.docker_client import DockerClient, connect
+from envmatrix.engines.podman import PodmanEngine
 from envmatrix.plan.environment import Image, Library
 from envmatrix.system import project
 
+#: The engines with containers.
+ENGINES: dict[str, Callable[[BuildPaths], Engine]] = {
+    "docker": DockerEngine,
+    "podman": PodmanEngine,
+    "apptainer": ApptainerEngine,
+}
 IMAGE = Image("tiny", requirements=("tinypkg==1.0",))
 LIBRARIES = (Library("malloc-jemalloc", (), ("libjemalloc2",), ("libjemalloc.so.2",)),)
 MakeWheel = Callable[..., Path]
@@ -191,15 +198,22 @@ def said() -> Said:
     ],
 )
 def engine(request: pytest.FixtureRequest, ground: BuildPaths) -> Iterator[Engine]:
-    """Yield each engine in turn; Podman is the docker engine on Podman's socket."""
+    """Yield each engine in turn."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "podman":
-            socket = os.environ.get("ENVMATRIX_TEST_PODMAN")
-            demand(None if socket else "no Podman service: set ENVMATRIX_TEST_PODMAN to its socket")
-            patch.setenv("DOCKER_HOST", str(socket))
-        found: Engine = ApptainerEngine(ground) if request.param == "apptainer" else DockerEngine(ground)
+            use_podman(patch)
+        found = ENGINES[request.param](ground)
         demand(found.unavailable())
         yield found
+
+
+def use_podman(patch: pytest.MonkeyPatch) -> str:
+    """Make the Podman of the tests the one that everything finds, ``connect()`` of tests too; return its socket."""
+    socket = os.environ.get("ENVMATRIX_TEST_PODMAN")
+    demand(None if socket else "no Podman service: set ENVMATRIX_TEST_PODMAN to its socket")
+    for name in ("CONTAINER_HOST", "DOCKER_HOST"):
+        patch.setenv(name, str(socket))
+    return str(socket)
 
 
 @pytest.fixture(scope="session")

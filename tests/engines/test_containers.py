@@ -128,7 +128,7 @@ def test_a_container_is_closed(engine: Engine, job: Job) -> None:
     assert found["nnp"] == "1"
     assert found["interfaces"] == ["lo"]
     assert found["cwd"] == "/work"
-    if engine.name == "docker":
+    if isinstance(engine, DockerEngine):
         assert found["uid"] != 0
         assert found["shm"] == 2**28
 
@@ -305,8 +305,7 @@ def stand_alone(engine: Engine, tmp_path: Path) -> list[str]:
         assert builders_folders(image.reference) == []
         userns = ["--userns"] if os.geteuid() == 0 else []
         return ["apptainer", "--silent", "run", *userns, "--cleanenv", "--no-home", image.reference]
-    program = ["podman"] if "podman" in os.environ.get("DOCKER_HOST", "") else ["docker"]
-    return [*program, "run", "--rm", "--read-only", "--tmpfs", "/tmp", "--network", "none", image.reference]
+    return [engine.name, "run", "--rm", "--read-only", "--tmpfs", "/tmp", "--network", "none", image.reference]
 
 
 def test_a_named_image_runs_the_benchmark_alone_with_its_variables_exact(engine: Engine, tmp_path: Path) -> None:

@@ -19,12 +19,13 @@ from envmatrix.engines.base import Engine, Job, Limits, Mounts, library_path
 from envmatrix.engines.docker import DockerEngine
 from envmatrix.engines.docker_client import connect
 from envmatrix.engines.local import LocalEngine
+from envmatrix.engines.podman import PodmanEngine
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.plan.environment import Image, Library
 from envmatrix.system.project import cache_folder
 from tests import no_network
 from tests.accounts import check_account
-from tests.engines.conftest import Said, builders_folders, demand, write_wheel
+from tests.engines.conftest import ENGINES, Said, builders_folders, demand, use_podman, write_wheel
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 TAG = "envmatrix-test/ready:1"
@@ -166,15 +167,13 @@ def test_a_program_is_benchmarked_in_an_image_that_a_registry_has_by_its_digest(
 def test_an_archive_runs_in_podman(
     ground: BuildPaths, mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    socket = os.environ.get("ENVMATRIX_TEST_PODMAN")
-    demand(None if socket else "no Podman service: set ENVMATRIX_TEST_PODMAN to its socket")
-    monkeypatch.setenv("DOCKER_HOST", str(socket))
-    digest = check(DockerEngine(ground), str(mine), tmp_path / "archive")
+    use_podman(monkeypatch)
+    digest = check(PodmanEngine(ground), str(mine), tmp_path / "archive")
     assert digest.startswith("sha256:")
     loaded = f"envmatrix/loaded:{file_digest(mine)[:24]}"
-    assert check(DockerEngine(ground), loaded, tmp_path / "tag") == digest, "a local tag is the same image"
+    assert check(PodmanEngine(ground), loaded, tmp_path / "tag") == digest, "a local tag is the same image"
     (tmp_path / "run").mkdir()
-    assert benchmarked(tmp_path / "run", str(mine), "docker", monkeypatch) == {"docker": digest.split()[0]}
+    assert benchmarked(tmp_path / "run", str(mine), "podman", monkeypatch) == {"podman": digest.split()[0]}
 
 
 @pytest.mark.apptainer
@@ -206,17 +205,17 @@ def test_a_program_on_the_command_line_runs_in_an_image(
     ground: BuildPaths, mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
     """Its data, by a path and by a link, come from outside; what it writes changes nothing; the results come back."""
-    name = "docker" if engine == "podman" else engine
     if engine == "podman":
-        monkeypatch.setenv("DOCKER_HOST", os.environ.get("ENVMATRIX_TEST_PODMAN", ""))
-    demand((ApptainerEngine if engine == "apptainer" else DockerEngine)(ground).unavailable())
+        use_podman(monkeypatch)
+    demand(ENGINES[engine](ground).unavailable())
     data, folder = tmp_path / "data", tmp_path / "program"
     data.mkdir()
     folder.mkdir()
     (data / "speed.txt").write_text("7.5")
     (folder / "linked").symlink_to(data)
     (folder / "train.py").write_text(TRAIN.replace("SOURCE", str(folder / "train.py")))
-    words = ("--engine", name, "--image", str(mine), "--environments", "jemalloc", "--max-blocks", "1", "--name", "own")
+    options = ("--environments", "jemalloc", "--max-blocks", "1", "--name", "own")
+    words = ("--engine", engine, "--image", str(mine), *options)
     argv = [sys.executable, "-m", "envmatrix", "bench", *words, "--", "python", "train.py", str(data / "speed.txt")]
     done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -236,8 +235,8 @@ def test_a_command_and_the_evidence_of_a_program_are_had_in_an_image_too(
 ) -> None:
     """`exec` writes to the current folder, `evidence` to no folder of yours, and neither to your home."""
     if engine == "podman":
-        monkeypatch.setenv("DOCKER_HOST", os.environ.get("ENVMATRIX_TEST_PODMAN", ""))
-    demand((ApptainerEngine if engine == "apptainer" else DockerEngine)(ground).unavailable())
+        use_podman(monkeypatch)
+    demand(ENGINES[engine](ground).unavailable())
     monkeypatch.setenv("ENVMATRIX_CACHE", str(cache_folder()))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "home").mkdir()
@@ -246,8 +245,7 @@ def test_a_command_and_the_evidence_of_a_program_are_had_in_an_image_too(
     (folder / "matrix.yaml").write_text("version: 2\ninclude: envmatrix:malloc\nenvironments: {baseline: {}}\n")
     source = f"import os; open({str(folder / 'matrix.yaml')!r}); open('new-' + os.environ['MINE'], 'w')"
     (folder / "train.py").write_text(source)
-    name = "docker" if engine == "podman" else engine
-    options = ("jemalloc", "--engine", name, "--image", str(mine))
+    options = ("jemalloc", "--engine", engine, "--image", str(mine))
 
     def envmatrix(*words: str) -> str:
         argv = [sys.executable, "-m", "envmatrix", *words, "--", "python", "train.py"]
@@ -292,7 +290,7 @@ def digests(folder: Path) -> dict[str, str]:
 def test_a_program_in_an_image_finds_the_data_beside_its_folder_and_its_checkpoints_change_nothing_there(
     ground: BuildPaths, mine: Path, tmp_path: Path, engine: str
 ) -> None:
-    demand((ApptainerEngine if engine == "apptainer" else DockerEngine)(ground).unavailable())
+    demand(ENGINES[engine](ground).unavailable())
     above = tmp_path / "above"
     program = above / "my program"
     far = tmp_path / "far"

@@ -69,16 +69,17 @@ def test_a_record_that_finds_no_space_fails_in_words_that_say_where(tmp_path: Pa
 
 @pytest.mark.local
 @pytest.mark.timeout(600)
-def test_results_on_a_disk_that_is_full_stop_the_run_and_resume_loses_and_doubles_nothing(toy: Toy) -> None:
-    results = toy.folder / "results"
-    results.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(results)]
+@pytest.mark.parametrize("name", ["results", "work"])
+def test_results_on_a_disk_that_is_full_stop_the_run_and_resume_loses_and_doubles_nothing(toy: Toy, name: str) -> None:
+    full = {"results": toy.folder, "work": toy.cache}[name] / name
+    full.mkdir(exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(full)]
     demand("no tmpfs can be mounted here" if subprocess.run(mount, check=False).returncode else None)
     try:
         process = toy.start("bench", "held", "--engine", "local", "--max-blocks", "1")
         toy.let_end()
         held = until(toy.programs, 400)
-        with (results / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        with (full / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(bytes(4096))
         os.kill(held[0], signal.SIGUSR1)
@@ -87,10 +88,10 @@ def test_results_on_a_disk_that_is_full_stop_the_run_and_resume_loses_and_double
         assert "No space left on device" in err
         assert "envmatrix resume" in err
         assert len(toy.trials()) == 1
-        (results / "filler").unlink()
+        (full / "filler").unlink()
         again = toy.start("resume")
         err = toy.let_all_end(again)
         assert again.returncode == 0, err
         assert [(one["trial"], one["outcome"]) for one in toy.trials()] == [(name, "ok") for name in toy.planned()]
     finally:
-        subprocess.run(["umount", "-l", str(results)], check=True)
+        subprocess.run(["umount", "-l", str(full)], check=True)

@@ -84,6 +84,18 @@ def test_a_program_that_would_come_from_the_keyboard_is_refused_with_what_to_typ
     assert f"-- {argv[0]} FILE" in done.stderr
 
 
+def test_a_file_that_each_run_opens_arrives_in_each_and_one_of_the_command_is_refused(own):
+    (own.folder / "data.txt").write_text("17.5")
+    write(own, "print('throughput:', float(input()), 'items/s')\n")
+    with (own.folder / "data.txt").open() as file:
+        _, said = own.start(*ONE_BLOCK, "--", "python", "mine.py", stdin=file).communicate(timeout=200)
+    remedy = "python mine.py <data.txt"
+    assert f"-> let each run open it: -- sh -c '{remedy}'" in said
+    done = own.run(*ONE_BLOCK, "--", "sh", "-c", remedy)
+    assert (done.returncode, outcomes(own)) == (0, ["ok"] * 3), done.stderr
+    assert {trial["record"]["metrics"]["value"] for trial in own.trials()} == {17.5}
+
+
 def test_a_program_that_forks_without_end_stops_at_the_limit_and_nothing_of_it_is_left(
     own, monkeypatch, tmp_path_factory
 ):

@@ -398,3 +398,9 @@ def test_an_entry_of_a_run_that_was_stored_without_its_later_steps_gives_way_to_
         write_entry(tmp_path, one, Anonymizer({}))
     assert len([*tmp_path.iterdir()]) == 2
     assert [bool(one.effects[0].steady) for one in read_entries(tmp_path).entries] == [True]
+
+
+def test_of_a_run_that_was_stored_twice_more_blocks_count_before_later_steps(tmp_path):
+    for one in (entry(1, blocks=12), entry(1, blocks=8, steady=steady(1.0))):
+        write_entry(tmp_path, one, Anonymizer({}))
+    assert [one.effects[0].blocks for one in read_entries(tmp_path).entries] == [12]

@@ -38,7 +38,6 @@ def here(tmp_path, monkeypatch):
         (["bench", "--environments", "othr"], "did you mean 'other'?"),
         (["bench", "--workloads", "cn"], "did you mean 'cnn'?"),
         (["bench", "--engine", "dokcer"], "no engine 'dokcer'"),
-        (["bench", "--engine", "podman"], "use `--engine docker`: it takes Podman's socket"),
         (["bench", "--budget", "soon"], "--budget: 'soon' is no duration"),
         (["bench", "--target", "7"], "--target"),
         (["bench", "--seed", "-1"], "--seed"),

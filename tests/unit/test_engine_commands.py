@@ -20,7 +20,7 @@ from envmatrix.engines.base import Job, Limits, Mounts, Prepared, file_safe_name
 from envmatrix.engines.catalog import ENGINES
 from envmatrix.engines.docker import container_config
 from envmatrix.engines.docker_client import NotFound
-from envmatrix.engines.docker_images import RUN_LABEL, DockerImages, pull_reference, repository_name
+from envmatrix.engines.docker_images import CACHE_LABEL, RUN_LABEL, DockerImages, pull_reference, repository_name
 from envmatrix.engines.docker_running import container_exit
 from envmatrix.engines.enroot import start_argv
 from envmatrix.errors import EngineError
@@ -51,7 +51,7 @@ def test_a_container_is_closed_and_limited() -> None:
             "ShmSize": 2**28,
             "CapDrop": ["ALL"],
             "CapAdd": [],
-            "SecurityOpt": ["no-new-privileges", "seccomp=unconfined"],
+            "SecurityOpt": ["no-new-privileges", "seccomp=unconfined", "label=disable"],
             "CpusetCpus": "0,2",
             "CpusetMems": "0",
             "PidsLimit": MOST_PROCESSES,
@@ -224,14 +224,14 @@ def test_a_sweep_leaves_the_containers_of_a_run_of_that_name_with_another_cache(
         return [SimpleNamespace(id="c1")] if found else []
 
     client = SimpleNamespace(containers=SimpleNamespace(list=find), close=lambda: None)
-    monkeypatch.setattr(docker, "connect", lambda: client)
+    monkeypatch.setattr(docker, "connect", lambda _: client)
     monkeypatch.setattr(docker, "remove", lambda _, container: removed.append(container))
     for user, left in (("ours", 0), ("theirs", 1)):
         engine = docker.DockerEngine(BuildPaths(Cache(tmp_path / user), tmp_path, tmp_path))
         assert engine.sweep(JOB.run) == len(removed) == left
 
 
-def test_a_container_that_only_shows_its_packages_can_be_found_by_its_label():
+def test_a_container_that_only_shows_its_packages_can_be_found_by_its_label(tmp_path):
     made = []
 
     def create(reference, **more):
@@ -240,17 +240,17 @@ def test_a_container_that_only_shows_its_packages_can_be_found_by_its_label():
 
     client = SimpleNamespace(containers=SimpleNamespace(create=create))
     with pytest.raises(NotFound):
-        DockerImages(client, None)._dpkg_status("base")
-    assert made == [{RUN_LABEL: "build"}]
+        DockerImages(client, BuildPaths(Cache(tmp_path), tmp_path, tmp_path))._dpkg_status("base")
+    assert made[0].items() >= {RUN_LABEL: "build", CACHE_LABEL: str(tmp_path)}.items()
 
 
 def test_an_image_that_was_built_here_and_is_also_a_ready_made_one_has_two_sifs(tmp_path, monkeypatch) -> None:
     """Guards against a run that ends with "files_digest: No such file" after the same image ran as a ready-made one."""
     built = []
-    monkeypatch.setattr(sif, "why_not", lambda: "no Docker")
+    monkeypatch.setattr(sif, "image_source", lambda _: None)
     monkeypatch.setattr(sif, "build_sif", lambda file, *_: built.append(file.write_text("a SIF")))
     cache = Cache(tmp_path / "cache")
-    ready, _ = sif.ready_sif(cache, Image("mine", ready="team/train:1"), lambda _: None)
+    ready, _ = sif.ready_sif(BuildPaths(cache, tmp_path, tmp_path), Image("mine", ready="team/train:1"), lambda _: None)
     assert ready != sif.sif_path(cache, "team/train:1")
     assert ready.parent.parent == sif.sif_path(cache, "team/train:1").parent.parent
     assert len(built) == 1

@@ -143,7 +143,7 @@ def test_the_words_of_the_toys_are_unknown_where_they_are_not_installed(tmp_path
 
 
 def test_the_preferred_engine_is_the_one_that_is_here(project, monkeypatch, capsys):
-    for name in ("DockerEngine", "ApptainerEngine", "LocalEngine"):
+    for name in ("DockerEngine", "PodmanEngine", "ApptainerEngine", "LocalEngine"):
         monkeypatch.setattr(f"envmatrix.engines.{name[:-6].lower()}.{name}.unavailable", lambda self: "not today")
     toy = import_target("envmatrix_toy.engine:ToyEngine")
     monkeypatch.setattr(toy, "preference", 9)

@@ -1,6 +1,8 @@
 """The trial run of a program on the command line."""
 
 import fcntl
+import os
+import shlex
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,7 +10,7 @@ import pytest
 
 from envmatrix.api.program import bench
 from envmatrix.api.program import environments as program_environments
-from envmatrix.api.program.environments import time_text
+from envmatrix.api.program.environments import outlook_text, time_text
 from envmatrix.api.program.metric import choose_metric
 from envmatrix.api.program.request import ProgramRequest
 from envmatrix.errors import InputError, NothingRanError
@@ -195,10 +197,11 @@ def test_a_budget_is_written_as_it_is_read_and_hardly_longer(seconds, text):
         ("pytest tests/test_it.py", "pytest"),
         ("./run.sh", "run"),
         ("python -c print(1)", "python"),
+        ("sh -c 'python train.py <data.txt'", "train"),
     ],
 )
 def test_a_program_is_called_as_its_script_or_module_is(words, called):
-    assert bench._program_label(words.split()) == called
+    assert bench._program_label(shlex.split(words)) == called
 
 
 @pytest.mark.parametrize(
@@ -246,6 +249,8 @@ def test_what_chooses_a_python_by_its_folder_is_told_how_that_is_named(tmp_path,
     [
         ("python train.py --epochs 1", "without quotes: -- python train.py --epochs 1"),
         ("python a.py && python b.py", "pass it to a shell: -- bash -c 'python a.py && python b.py'"),
+        ("cd src", "pass it to a shell: -- bash -c 'cd src'"),
+        ("N=1 python train.py", "without quotes: -- env N=1 python train.py"),
     ],
 )
 def test_a_program_in_quotes_as_hyperfine_takes_it_is_told_how_it_is_written(text, remedy):
@@ -260,6 +265,7 @@ def test_a_program_in_quotes_as_hyperfine_takes_it_is_told_how_it_is_written(tex
         ("run.sh", 0o755, "add the folder, as in a shell: -- ./run.sh --fast"),
         ("run.sh", 0o644, "make it executable (`chmod +x run.sh`), or name its interpreter: -- bash run.sh --fast"),
         ("run.py", 0o755, "-- python run.py --fast"),
+        ("run.py", 0o644, "-- python run.py --fast"),
     ],
 )
 def test_a_program_that_no_path_has_is_told_as_it_would_start(tmp_path, monkeypatch, name, mode, remedy):
@@ -269,6 +275,95 @@ def test_a_program_that_no_path_has_is_told_as_it_would_start(tmp_path, monkeypa
     with pytest.raises(InputError) as told:
         find_program((name, "--fast"))
     assert told.value.remedy == remedy
+
+
+@pytest.mark.parametrize(
+    ("line", "remedy"),
+    [
+        ("FOO=1 python train.py", "-- env FOO=1 python train.py"),
+        ("cd src", "cd is part of a shell: pass it the whole line, in quotes: -- bash -c 'cd src ...'"),
+        ("notthere --fast", "pass a program on the PATH, or a file: -- ./run.sh. If it is an alias or a function of "
+         "your shell, write what it stands for: `type notthere` prints it"),
+        ("tarin.py", "did you mean ./train.py?"),
+    ],
+)  # fmt: skip
+def test_what_only_a_shell_understands_is_told_as_a_trial_can_start_it(tmp_path, monkeypatch, line, remedy):
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    with pytest.raises(InputError) as told:
+        find_program(tuple(line.split()))
+    assert (told.value.message, told.value.remedy) == (f"no such program: {line.split()[0]!r}", remedy)
+
+
+def test_a_shells_own_time_is_left_out(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError) as told:
+        find_program(("time", "python", "train.py"))
+    assert told.value.remedy == "leave it out, as each run is timed: -- python train.py"
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "remedy"),
+    [
+        (("sudo", "-E", "python", "x.py"), "sudo removes the variables", "sudo envmatrix bench -- PROGRAM"),
+        (("/usr/bin/srun", "python", "x.py"), "srun starts its program outside", "--launcher slurm -- PROGRAM"),
+        (("ssh", "node", "python"), "ssh starts its program outside", "--launcher ssh --hosts HOST -- PROGRAM"),
+        (("bash", "/dev/fd/63"), "/dev/fd/63 is a pipe of your shell", "-- bash -c 'LINE'"),
+        (("zsh", "/proc/self/fd/12"), "a pipe of your shell, which can be read only once", "-- bash -c 'LINE'"),
+        (("python", "-c", "import time\ntime.sleep(1)"), "has a newline or another character", "-- python FILE"),
+        (("python", "caf\udce9.py"), "'caf\\udce9.py' has a newline or another character", "-- python FILE"),
+        (("", "x.py"), "is an empty word", "a variable of your shell"),
+        (("python", "-"), "python - reads a program from standard input", "-- python FILE"),
+    ],
+)
+def test_work_that_no_trial_would_do_is_refused_by_bench_and_by_init(words, said, remedy):
+    request = ProgramRequest(words)
+    for act in (request.program, lambda: bench.draft_matrix(request, None, Path("matrix.yaml"), print)):
+        with pytest.raises(InputError) as told:
+            act()
+        assert said in told.value.message
+        assert remedy in told.value.remedy
+
+
+@pytest.mark.parametrize("name", [b"new\nline", b"caf\xe9"])
+def test_a_folder_whose_name_no_file_of_a_run_can_hold_is_told_first(tmp_path, monkeypatch, name):
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    with pytest.raises(InputError, match="has a newline or bytes that are not UTF-8") as told:
+        ProgramRequest(("python", "x.py")).program()
+    assert told.value.remedy.startswith("rename it")
+
+
+@pytest.mark.parametrize(
+    ("asked", "wall_s", "said"),
+    [
+        ({}, 600.0, "6 blocks of 4 trials, or more: about 4h; fewer steps or epochs take less"),
+        ({"budget": "5m"}, 600.0, "budget 5m: time for 0 trials like the trial run; a verdict needs 24: use --budget "
+         "4h36m or fewer steps or epochs. One block of 4 runs in any case: 40m"),
+        ({"budget": "30m"}, 30.0, "budget 30m: time for 60 trials like the trial run; a verdict needs 48"),
+        ({"budget": "90s"}, 5.0, "budget 90s: time for 18 trials like the trial run; a verdict needs 24: use --budget "
+         "2m20s"),
+    ],
+)  # fmt: skip
+def test_a_program_that_is_too_slow_for_its_budget_is_told_with_one_that_is_enough(made, asked, wall_s, said):
+    lines = []
+    made(wall_s, lines, **asked)
+    assert said in lines
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds", "said"),
+    [
+        ({}, 30.0, "; a verdict needs 24 such runs: 12m or more"),
+        ({"environments": ("a",), "min_blocks": 4}, 30.0, "; a verdict needs 12 such runs: 6m or more"),
+        ({"budget": "5m"}, 10.0, "; a verdict needs 24 such runs: 4m or more"),
+        ({"budget": "5m"}, 30.0, "; a verdict needs 24 such runs: 12m or more, and --budget 5m is too short"),
+        ({"max_blocks": 1}, 30.0, ""),
+    ],
+)
+def test_while_a_slow_program_runs_its_user_is_told_how_long_all_takes_at_least(asked, seconds, said):
+    assert outlook_text(seconds, 1, Overrides(**asked)) == said
 
 
 STEPS = "".join(f"step {number}: loss 0.5\n" for number in range(40)) + "throughput: 12.5 img/s\n"

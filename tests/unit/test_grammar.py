@@ -159,6 +159,10 @@ def test_a_command_stands_behind_two_hyphens():
     ("argv", "now"),
     [
         (["bench", "python", "train.py"], "write `--` before a program: envmatrix bench -- python train.py"),
+        (
+            ["bench", "--environments", "tcmalloc", "python", "train.py"],
+            "write `--` before a program: envmatrix bench -- python train.py",
+        ),
         (["tune", "python", "train.py"], "write `--` before a program: envmatrix tune -- python train.py"),
         (
             ["bench", "python", "train.py", "--epochs", "1"],

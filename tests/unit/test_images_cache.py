@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -109,3 +111,13 @@ def test_the_scratch_of_a_killed_builder_is_removed_and_that_of_a_living_one_is_
         assert not left.exists()
         with Cache(tmp_path).quick_scratch("a", room):
             assert first.is_dir()
+
+
+def test_a_folder_that_could_not_be_copied_for_lack_of_space_says_so_once(tmp_path: Path) -> None:
+    def copy(place: Path) -> None:
+        reason = f"[Errno {errno.ENOSPC}] {os.strerror(errno.ENOSPC)}: 'x'"
+        raise shutil.Error([("a", "b", reason), ("c", "d", reason)])  # of copytree
+
+    with pytest.raises(EngineError, match="no space left on device\n  -> free some space there") as told:
+        Cache(tmp_path).folder(tmp_path / "copy" / "x", copy)
+    assert str(told.value).count("space left") == 1

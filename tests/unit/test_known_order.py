@@ -151,6 +151,11 @@ def test_runs_of_the_same_work_are_preferred_and_of_these_runs_of_this_processor
     assert known([other], machine=HERE)["jemalloc"].verdict == "slower", "other work is better than nothing"
 
 
+def test_the_same_work_on_another_processor_is_preferred_to_other_work_on_this_one():
+    same, other = entry(1, malloc("jemalloc", 1.1)), entry(2, malloc("jemalloc", 1.3, work="other"), machine=HERE)
+    assert known([same, other], machine=HERE)["jemalloc"].ratio == pytest.approx(1.1)
+
+
 def test_the_most_similar_runs_that_decide_anything_count():
     undecided = entry(3, malloc("jemalloc", 1.01), machine=HERE)
     found = known([*three_machines(malloc("jemalloc", 1.2)), undecided], machine=HERE)["jemalloc"]

@@ -182,14 +182,14 @@ def test_the_host_never_imports_what_runs_inside(package):
 
 
 #: Defaults of documents and of the Python interface, the key ``slurm:`` of matrix.yaml, a made-up arm, a plain "here",
-#: git's ssh.
+#: git's ssh, the program ssh on a command line.
 NAMED = {
     ("envmatrix.matrix.model", "local"), ("envmatrix.results.run", "here"), ("envmatrix.trials.new_run", "here"),
     ("envmatrix.matrix.parse", "slurm"),
     ("envmatrix.cli.reproduce", "here"), ("envmatrix.api.packs", "here"), ("envmatrix.api.runs", "here"),
     ("envmatrix.api.environments", "local"), ("envmatrix.api.images", "local"),
     ("envmatrix.trials.feasibility", "slurm"),  # whose srun a level may name
-    ("envmatrix.build.images.labels", "ssh"),
+    ("envmatrix.build.images.labels", "ssh"), ("envmatrix.trials.program.command_line", "ssh"),
 }  # fmt: skip
 
 

@@ -95,7 +95,7 @@ def test_the_cpu_set_is_in_place_before_the_program_starts(tmp_path):
 def test_a_program_that_is_not_there_is_told():
     with pytest.raises(EnvmatrixError, match=r"cannot start /no/such/program.*\n.*install it"):
         run(["/no/such/program"], limit_s=20)
-    with pytest.raises(EnvmatrixError, match=r"cannot start .*: Permission denied\n.*is executable"):
+    with pytest.raises(EnvmatrixError, match=r"cannot start .*: Permission denied\n.*it is not executable: chmod"):
         run([__file__], limit_s=20)
 
 

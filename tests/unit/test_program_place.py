@@ -21,7 +21,7 @@ IN_IMAGE = ProgramPlace("docker", "team/train:1", ("0", "1"))
 
 @pytest.fixture(autouse=True)
 def every_engine_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    for engine in ("docker.DockerEngine", "apptainer.ApptainerEngine"):
+    for engine in ("docker.DockerEngine", "podman.PodmanEngine", "apptainer.ApptainerEngine"):
         monkeypatch.setattr(f"envmatrix.engines.{engine}.unavailable", lambda _: None)
 
 
@@ -41,7 +41,8 @@ def matrix_of(place: ProgramPlace) -> str:
     [
         (("docker",), "", "--engine docker needs an image .* -> `--image REF`"),
         (("apptainer",), "", "--engine apptainer needs an image"),
-        ((), "train:1", "engine local uses no image -> add `--engine docker`"),
+        (("podman",), "", "--engine podman needs an image"),
+        ((), "train:1", "engine local uses no image -> add `--engine docker`, `--engine podman` or"),
         (("docker", "apptainer"), "train:1", "--engine docker,apptainer: your own program runs on one engine"),
         (("dokcer",), "train:1", "no engine 'dokcer'"),
     ],

@@ -90,7 +90,8 @@ def test_engine_auto_is_the_first_that_this_machine_has(argv, tmp_path, monkeypa
     ("ended", "status"), [(Exit(3, 1.0), 3), (Exit(-9, 1.0), 137), (Exit(-15, 1.0, timed_out=True), 124)]
 )
 def test_exec_ends_as_its_program_did(monkeypatch, ended, status):
-    session = SimpleNamespace(execute=lambda command, limit_s: ended)
+    engine = SimpleNamespace(passes_input=True)
+    session = SimpleNamespace(engine=engine, execute=lambda command, limit_s: ended)
     monkeypatch.setattr("envmatrix.cli.shared_options.open_chosen_environment", lambda options: session)
     assert main(["exec", "second", "--", "python", "train.py"]) == status
 

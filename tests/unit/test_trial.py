@@ -1,6 +1,8 @@
 """Conditions on a trial's record before the trial counts."""
 
+import errno
 import json
+import os
 import random
 import time
 from types import SimpleNamespace
@@ -8,10 +10,12 @@ from types import SimpleNamespace
 import pytest
 
 from bench.evidence import before_torch
-from envmatrix.errors import EngineError, NoTrialError
+from envmatrix.engines.base import log_of
+from envmatrix.errors import EngineError, NoTrialError, StoreError
 from envmatrix.evidence import checks
 from envmatrix.evidence.record import read_evidence
 from envmatrix.plan import Arm, Slot
+from envmatrix.system.atomic_files import check_free_space
 from envmatrix.system.process import Exit
 from envmatrix.trials.trial import check_image_present, classify_outcome, run_trial
 from envmatrix.trials.verification import contradicting_ranks, contradicting_variables
@@ -96,6 +100,28 @@ def test_a_trial_that_its_engine_fails_costs_the_time_that_it_took_whatever_the_
     trial = run_trial(SimpleNamespace(run=SimpleNamespace(skipped={}, name="r")), slot)
     assert (trial.outcome, trial.reason) == ("failed", "the daemon is gone")
     assert 0.05 <= trial.wall_s < 100
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_or_quota_is_no_failure_of_a_trial(tmp_path, monkeypatch, number):
+    monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path))
+
+    def refuse(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    slot = Slot("b0000-p000", 0, 0, Arm("a", "a", "a", "w", "local", None), 0)
+    monkeypatch.setattr("envmatrix.trials.trial.make_job", refuse)
+    with pytest.raises(StoreError, match=os.strerror(number)) as told:
+        run_trial(SimpleNamespace(run=SimpleNamespace(skipped={}, name="r")), slot)
+    assert "then `envmatrix resume`" in told.value.remedy
+    with (
+        pytest.raises(StoreError, match=os.strerror(number)),
+        log_of(SimpleNamespace(log=SimpleNamespace(open=refuse))),
+    ):
+        pass
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    with pytest.raises(StoreError, match=os.strerror(number)):
+        check_free_space(tmp_path)
 
 
 def test_before_a_trial_an_image_that_is_gone_or_an_engine_that_cannot_say_is_no_trial():

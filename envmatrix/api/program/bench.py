@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -18,6 +19,7 @@ from envmatrix.api.known_order import order_environments
 from envmatrix.api.program.environments import (
     fit_environments,
     left_out_text,
+    outlook_text,
     overridden_environments,
     time_text,
     usable_environments,
@@ -43,6 +45,7 @@ from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.validation_messages import validation_message
 from envmatrix.trials import orphans
 from envmatrix.trials.overrides import Overrides
+from envmatrix.trials.program.command_line import check_command_line, is_python
 from envmatrix.trials.program.files import program_files
 from envmatrix.trials.program.hooks import run_cleanup, run_setup
 from envmatrix.trials.program.mounts import folders_to_mount
@@ -52,7 +55,6 @@ from envmatrix.trials.program.trial_run import (
     ProgramCommand,
     TrialRunResult,
     find_program,
-    is_python,
     run_once,
     with_interpreter,
 )  # fmt: skip
@@ -103,7 +105,8 @@ def make_matrix(
     with cleanup_on_failure(workloads, progress):
         run_setup(workloads, progress)
         image = request.image(program.interpreter)
-        first_run = _run_program(workloads[0], image, request.warmup, progress, show, request.place)
+        outlook = partial(outlook_text, workloads=len(workloads), overrides=overrides)
+        first_run = _run_program(workloads[0], image, request.warmup, progress, show, request.place, outlook)
         own = tuple(own_settings(first_run.record.evidence or Evidence(), map(Path, program.command)))
         template = replace(template, torch=_runs_torch(first_run.record))
         conflicts = overridden_environments(template, own)
@@ -127,6 +130,7 @@ def draft_matrix(request: ProgramRequest, interpreter: str | None, file: Path, p
 
     ``interpreter`` is its Python (None: the one that ``make_matrix`` finds). Raises InputError.
     """
+    check_command_line(request.words)
     request = replace(request, words=unwrap_command(request.words, progress))
     program = with_interpreter(request.words, interpreter) if interpreter else find_program(request.words)
     workloads = _workloads(request, program)
@@ -239,7 +243,8 @@ def _program_label(words: Sequence[str]) -> str:
     launch_kind, name = python_target(words[1:]) if is_python(words[0]) else ("", "")
     if launch_kind == "module":
         return _safe_name(name.removesuffix(".__main__").rpartition(".")[2])
-    scripts = [word for word in words[1:] if word.endswith((".py", ".sh"))] if words[0] != "pytest" else []
+    parts = [part for word in words[1:] for part in word.split()]  # also of a line: sh -c 'python train.py <data'
+    scripts = [part for part in parts if part.endswith((".py", ".sh"))] if words[0] != "pytest" else []
     return _safe_name(Path((*scripts, words[0])[0]).stem)
 
 
@@ -272,9 +277,12 @@ def _check_place(request: ProgramRequest, template: MatrixTemplate, file: Path, 
 
 def _run_program(
     workload: Workload, image: Image, times: int, progress: ProgressCallback, show: Callable[[str], None],
-    place: ProgramPlace = IN_PLACE,
+    place: ProgramPlace = IN_PLACE, outlook: Callable[[float], str] = lambda _: "",
 ) -> TrialRunResult:  # fmt: skip
-    """Run a program ``times`` times (at least once) under the machine lock, and return the last result."""
+    """Run a program ``times`` times (at least once) under the machine lock, and return the last result.
+
+    ``outlook``: what to say while it runs, after so many seconds.
+    """
     times = max(1, times)
     with (
         alone_on_machine(progress),
@@ -283,9 +291,9 @@ def _run_program(
         orphans.end_processes()
         for number in range(1, times + 1):
             counter_text = f" ({number} of {times})" if times > 1 else ""
-            progress(f"trial run: your program runs once, to see its time and its output{counter_text}")
+            progress(f"trial run: your program runs once, to see its time and output{counter_text}; Ctrl-C stops it")
             log = Path(logs) / f"{number}.log"
-            last_run = run_once(workload, image, _TRIAL_RUN_LIMIT_S, log, progress, place.engine, place.gpus)
+            last_run = run_once(workload, image, _TRIAL_RUN_LIMIT_S, log, progress, place.engine, place.gpus, outlook)
             show(last_run.output)
     return last_run
 

@@ -27,6 +27,8 @@ _FIRST_ANSWER_S = 120.0
 _MIN_ENVIRONMENTS = 2
 _MIN_BLOCKS = 6
 _TIME_MARGIN = 1.15
+#: A trial that takes longer (seconds) makes its user wait for hours.
+_LONG_TRIAL_S = 60.0
 
 
 def usable_environments(torch: bool) -> list[str]:
@@ -120,15 +122,37 @@ def left_out_text(
     return f"not tested yet: {', '.join(left_out)}{budget_note}"
 
 
-def time_text(budget_s: float, trial_s: float, arms: int, overrides: Overrides) -> str:
-    """Describe how much is run: the trials of a budget, or the blocks until the first table."""
+def outlook_text(trial_s: float, workloads: int, overrides: Overrides) -> str:
+    """Return how much longer than ``trial_s`` all takes, while the trial run is not over; '' if nothing is decided."""
     blocks = overrides.min_blocks or _MIN_BLOCKS
+    if 0 < (overrides.max_blocks or 0) < blocks:
+        return ""
+    trials = blocks * (len(overrides.environments or ()) or _MIN_ENVIRONMENTS) + 2 * blocks
+    least_s = trials * workloads * trial_s
+    budget_s = parse_duration(overrides.budget) if overrides.budget else least_s
+    short_text = f", and --budget {as_duration(budget_s)} is too short" if budget_s < least_s else ""
+    return f"; a verdict needs {trials * workloads} such runs: {as_duration(least_s)} or more{short_text}"
+
+
+def time_text(budget_s: float, trial_s: float, arms: int, overrides: Overrides) -> str:
+    """Describe how much is run, and how to get a verdict if the program is too slow for that."""
+    blocks = overrides.min_blocks or _MIN_BLOCKS
+    all_s = blocks * arms * trial_s
+    is_long = trial_s > _LONG_TRIAL_S
     if overrides.budget:
         fit = format_count(int(budget_s / trial_s), "trial")
-        return f"budget {as_duration(budget_s)}: time for {fit} like the trial run; a verdict needs {blocks * arms}"
+        text = f"budget {as_duration(budget_s)}: time for {fit} like the trial run; a verdict needs {blocks * arms}"
+        if budget_s >= all_s:
+            return text
+        budget = [] if is_too_long(all_s * _TIME_MARGIN) else [f"--budget {as_budget(all_s * _TIME_MARGIN)}"]
+        ways = " or ".join(budget + ["fewer steps or epochs"] * is_long)
+        one_block = f". One block of {arms} runs in any case: {as_duration(arms * trial_s)}"
+        return f"{text}{': use ' if ways else ''}{ways}{one_block if budget_s < arms * trial_s else ''}"
     max_blocks = overrides.max_blocks or 0
     if 0 < max_blocks < blocks:
         return f"the table comes after {max_blocks} x {arms} trials: about {as_budget(trial_s * arms * max_blocks)}"
+    if is_long:
+        return f"{blocks} blocks of {arms} trials, or more: about {as_duration(all_s)}; fewer steps or epochs take less"
     return f"{blocks} blocks of {arms} trials, or more; the first blocks will show how long that takes"
 
 

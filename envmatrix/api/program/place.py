@@ -69,7 +69,7 @@ def check_image(name: str | None, image: str, progress: ProgressCallback) -> Eng
     if image and engine.shares_files:
         raise InputError(
             f"--image {image}: engine {engine.name} uses no image",
-            remedy="add `--engine docker` or `--engine apptainer`",
+            remedy="add `--engine docker`, `--engine podman` or `--engine apptainer`",
         )
     if not image and not engine.shares_files:
         raise InputError(

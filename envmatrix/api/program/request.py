@@ -11,9 +11,8 @@ from envmatrix.errors import InputError, Where
 from envmatrix.matrix.environment_files import EnvironmentFile
 from envmatrix.matrix.requirements import expand_requirements
 from envmatrix.plan.environment import Image
-from envmatrix.trials.program.trial_run import ProgramCommand, find_program, is_python, with_interpreter
-
-_SHELLS = frozenset(("bash", "dash", "ksh", "sh", "zsh"))
+from envmatrix.trials.program.command_line import check_command_line, is_python
+from envmatrix.trials.program.trial_run import ProgramCommand, find_program, with_interpreter
 
 
 @dataclass(frozen=True)
@@ -48,9 +47,9 @@ class ProgramRequest:
     def program(self) -> ProgramCommand:
         """Return the program with its Python: its image's, that of ``like``, or the one that a shell would start.
 
-        Raises InputError for one that cannot be started, and for a Python or a shell that gets no program.
+        Raises InputError for one that cannot be started, or that would do its work elsewhere.
         """
-        _check_program_is_named(self.words)
+        check_command_line(self.words)
         if self.place.image:
             return self._program_in_image()
         if (
@@ -87,13 +86,3 @@ class ProgramRequest:
             "first-look", interpreter=interpreter or None, requirements=parsed.words, index=parsed.index,
             modules=self.modules,
         )  # fmt: skip
-
-
-def _check_program_is_named(words: tuple[str, ...]) -> None:
-    """Refuse `python -`, `python` and `bash`, which would read an empty program from a trial's standard input."""
-    name = Path(words[0]).name
-    if (is_python(name) or name in _SHELLS) and words[1:] in ((), ("-",), ("-s",)):
-        raise InputError(
-            f"{' '.join(words)} reads a program from standard input, which is empty in a trial",
-            remedy=f"write the program into a file and name it: -- {words[0]} FILE",
-        )

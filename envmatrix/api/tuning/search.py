@@ -170,7 +170,7 @@ def tune(
         launcher_options: its options, such as {'nodes': 4}.
         sampler: Optuna's 'tpe', 'nsga2' or 'random', to propose candidates to screen; '': the built-in model.
         metric_steps: the program's speed: a pattern of the lines that it prints at each step.
-        image: the ready image that a program runs in, with ``engine`` 'docker' or 'apptainer'; '': its own Python.
+        image: the ready image that a program runs in, with ``engine`` 'docker', 'podman', ...; '': its own Python.
         atlas: whose known effects order the candidates; None: ./atlas, if it exists.
         progress: receives lines of progress; ``print`` shows them.
 
@@ -375,6 +375,6 @@ def _without_plan_lines(progress: ProgressCallback) -> ProgressCallback:
 
     def tell(line: str) -> None:
         if not line.startswith(("environments:", "6 blocks of ", "one block takes")):
-            progress(line)
+            progress(line.partition("; a verdict needs")[0])
 
     return tell

@@ -15,6 +15,7 @@ from pathlib import Path
 from envmatrix.build.cache import Cache, file_stamp, has_stamp, json_digest
 from envmatrix.errors import EnvmatrixError, SkipEnvironmentError
 from envmatrix.system.architectures import this_architecture
+from envmatrix.system.printable import printable_line
 from envmatrix.system.process import parse_last_json, run
 
 _FACTS = (
@@ -65,14 +66,21 @@ class Python:
         return self.tag.partition("-")[0].endswith("t")
 
 
-def inspect_interpreter(path: str, env: Mapping[str, str] | None = None) -> Python | None:
-    """Return the facts of an interpreter; None if it does not start. ``env`` replaces this process's variables."""
+def inspect_interpreter(path: str, env: Mapping[str, str] | None = None) -> Python:
+    """Return the facts of an interpreter. ``env`` replaces this process's variables.
+
+    Raises EnvmatrixError with the reason if it does not start, or is no Python.
+    """
+    result = run([path, "-I", "-c", _FACTS], limit_s=30.0, env=env)
+    last_words = result.last_words(1)
+    if not result.exit.ok:
+        remedy = "install that library" if "loading shared libraries" in last_words else ""
+        raise EnvmatrixError(f"{path} {result.exit}{': ' if last_words else ''}{last_words}", remedy=remedy)
     try:
-        result = run([path, "-I", "-c", _FACTS], limit_s=30.0, env=env)
         executable, version, abi, platform = parse_last_json(result.stdout)
-    except (EnvmatrixError, ValueError):
-        return None
-    return Python(executable, version, f"{abi}-{platform}") if result.exit.ok else None
+    except ValueError:
+        raise EnvmatrixError(f"{path} is no Python: it printed {printable_line(last_words) or 'nothing'}") from None
+    return Python(executable, version, f"{abi}-{platform}")
 
 
 def _pyenv_candidates(version: str) -> Iterator[str]:
@@ -118,13 +126,18 @@ def find_python(version: str | None) -> Python:
         raise SkipEnvironmentError(
             f"python: {version!r} is not a version", remedy="write it as '3.11' (with quotes), '3.11.7' or '3.13t'"
         )
+    broken = ""
     for path in _candidates(version):
-        python = inspect_interpreter(path)
-        if python and python.fits(version):
+        try:
+            python = inspect_interpreter(path)
+        except EnvmatrixError as error:
+            broken = broken or f"; {error.message}"
+            continue
+        if python.fits(version):
             return python
     or_apt = "" if version.endswith("t") else f" or `apt-get install python{version} python{version}-venv`"
     raise SkipEnvironmentError(
-        f"Python {version} was not found on this machine (searched PATH, pyenv and uv)",
+        f"Python {version} was not found on this machine (searched PATH, pyenv and uv){broken}",
         remedy=f"install it: `uv python install {version}`, `pyenv install {version}`{or_apt}",
     )
 

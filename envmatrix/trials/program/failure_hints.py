@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,10 +11,15 @@ from pathlib import Path
 from envmatrix.block.crowd import MOST_PROCESSES
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Image
+from envmatrix.system.start_errors import start_remedy
 from envmatrix.trials.program.variables import likely_needed_variables, missing_module_name
 
 #: A path that leads out of the folder that it starts in.
 _OUTSIDE_PATH = re.compile(r"(?:^|[\s'\"=(])(\.\./[^\s'\":,)]*)")
+
+#: The benchmark's own last line if the system refused to start the program (bench/command.py).
+_NOT_STARTED = re.compile(r"^bench: error: cannot start (.+): ([^:\n]+)$", re.MULTILINE)
+_START_ERRORS = {os.strerror(number): number for number in (errno.ENOENT, errno.EACCES, errno.ENOEXEC)}
 
 
 def find_failure_hints(workload: Workload, image: Image, said: str, folder: Path, *, by_links: bool = True) -> str:
@@ -25,6 +32,8 @@ def find_failure_hints(workload: Workload, image: Image, said: str, folder: Path
 
 def _iterate_hints(workload: Workload, image: Image, output: str, folder: Path, *, by_links: bool) -> Iterator[str]:
     if line := missing_module_hint(image, output, folder):
+        yield line
+    if line := start_hint(output, folder):
         yield line
     names = [
         name
@@ -59,11 +68,22 @@ def missing_module_hint(image: Image, output: str, folder: Path) -> str:
     )
 
 
+def start_hint(output: str, folder: Path) -> str:
+    """Return what to do about a program of ``folder`` that the system or its first line did not start; otherwise ''."""
+    match = _NOT_STARTED.search(output)
+    if match and match[2] in _START_ERRORS:
+        return start_remedy(_START_ERRORS[match[2]], match[1], folder)
+    if re.search(r"\\r\W{0,2}: No such file", output):  # of env(1), for #!/usr/bin/env python and a carriage return
+        return "the lines of a script end as in Windows: sed -i 's/\\r$//' FILE"
+    return ""
+
+
 def keyboard_hint(output: str) -> str:
     """Return a hint for a program that waits for a keyboard, which no trial has; otherwise ''."""
     if re.search(r"^EOFError\b|[Ii]nappropriate ioctl|No such device or address: '/dev/tty'", output, re.MULTILINE):
         return (
-            "it reads its input, and a trial has no keyboard: pass the answers as options, or in a file that it opens"
+            "it reads its input, and a trial has no keyboard: pass the answers as options, or in a file: -- sh -c "
+            "'PROGRAM <FILE'"
         )
     return ""
 

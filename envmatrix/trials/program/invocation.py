@@ -13,6 +13,7 @@ from envmatrix.engines.base import Engine, Job
 from envmatrix.errors import EnvmatrixError
 from envmatrix.matrix.metrics import MetricSource, ReportedNumber
 from envmatrix.matrix.model import Workload
+from envmatrix.system.atomic_files import full_disk_errors
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials import orphans
 
@@ -135,6 +136,7 @@ def _link_entries(place: Path, folder: Path, excluded: str) -> None:
 def link_files(work: Path, files: Path, inside: str, metric: str = "") -> None:
     """Make every entry of the program's folder appear in ``work`` (``block.program_folder``)."""
     try:
-        lay_out(work, files, inside, metric)
+        with full_disk_errors(work):
+            lay_out(work, files, inside, metric)
     except OSError as error:
         raise EnvmatrixError(f"cannot read the program's folder {files}: {error.strerror}") from error

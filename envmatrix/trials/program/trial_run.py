@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import re
-import shlex
 import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 from envmatrix.block.program_folder import RECORD
 from envmatrix.build.python.interpreters import inspect_interpreter
 from envmatrix.engines.base import Engine, Job, Limits, Mounts, Prepared
 from envmatrix.engines.catalog import DEFAULT
-from envmatrix.errors import InputError, NothingRanError
+from envmatrix.errors import EnvmatrixError, InputError, NothingRanError
 from envmatrix.evidence.record import Record
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Image
@@ -31,6 +27,7 @@ from envmatrix.trials.failure_reason import log_tail, why_program_failed
 from envmatrix.trials.feasibility import resolve_program_folder
 from envmatrix.trials.images import build_places, open_engines
 from envmatrix.trials.program import invocation
+from envmatrix.trials.program.command_line import is_python, missing_program_error
 from envmatrix.trials.program.failure_hints import find_failure_hints
 from envmatrix.trials.program.variables import starting_variables
 from envmatrix.trials.trial import base_variables, load_record
@@ -39,7 +36,6 @@ from envmatrix.trials.trial import base_variables, load_record
 Arrivals = Sequence[tuple[float, int]]
 #: Interval between checks for new output (seconds).
 _POLL_INTERVAL_S = 0.02
-_PYTHON = re.compile(r"python(\d(\.\d+)?t?)?\Z")
 
 
 @dataclass(frozen=True)
@@ -72,15 +68,10 @@ def find_program(words: tuple[str, ...]) -> ProgramCommand:
     # Debian has only python3; in a command of a matrix, `python` always means the environment's own.
     program_path = shutil.which(program) or (_default_python() if program == "python" else None)
     if program_path is None:
-        raise InputError(f"no such program: {program!r}", remedy=_start_remedy(words))
+        raise missing_program_error(words)
     if is_python(program):
         return ProgramCommand(_real_interpreter(program_path), ("python", *words[1:]))
     return ProgramCommand(_real_interpreter(_shebang_python(program_path) or _default_python()), words)
-
-
-def is_python(program: str) -> bool:
-    """Return whether a program is a Python, by its name."""
-    return _PYTHON.match(Path(program).name) is not None
 
 
 def with_interpreter(words: tuple[str, ...], interpreter: str) -> ProgramCommand:
@@ -88,31 +79,16 @@ def with_interpreter(words: tuple[str, ...], interpreter: str) -> ProgramCommand
     return ProgramCommand(interpreter, ("python", *words[1:]) if is_python(words[0]) else words)
 
 
-def _start_remedy(words: tuple[str, ...]) -> str:
-    program = words[0]
-    file = Path(program)
-    if len(words) == 1 and " " in program.strip():
-        if re.search(r"[;&|<>$`*]", program):
-            return f"pass it to a shell: -- bash -c {shlex.quote(program)}"
-        return f"without quotes: -- {program}"
-    if file.is_file() and file.suffix == ".py":
-        return f"-- python {' '.join(words)}"
-    if file.is_file() and os.access(file, os.X_OK):
-        return f"add the folder, as in a shell: -- ./{' '.join(words)}"
-    if file.is_file():
-        return f"make it executable (`chmod +x {program}`), or name its interpreter: -- bash {' '.join(words)}"
-    similar_names = get_close_matches(file.name, [path.name for path in Path.cwd().iterdir()], n=1)
-    return (
-        f"did you mean ./{similar_names[0]}?" if similar_names else "pass a program on the PATH, or a file: -- ./run.sh"
-    )
-
-
 def _real_interpreter(path: str) -> str:
     """Return the interpreter that a path starts, which differs from the path for a pyenv shim or a link."""
-    python = inspect_interpreter(path)
-    if python is None:
-        raise InputError(f"{path} is not a Python that starts", remedy="activate an environment with a working Python")
-    return python.path
+    try:
+        return inspect_interpreter(path).path
+    except EnvmatrixError as error:
+        remedy = f"{error.remedy}; or " if error.remedy else ""
+        raise InputError(
+            f"{path} is not a Python that starts: {error.message}",
+            remedy=f"{remedy}activate an environment with a working Python",
+        ) from error
 
 
 def _shebang_python(file: str) -> str | None:
@@ -123,7 +99,7 @@ def _shebang_python(file: str) -> str | None:
     if words and Path(words[0]).name == "env":
         words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
     python = shutil.which(words[0]) if words else None
-    return python if python and _PYTHON.match(Path(words[0]).name) else None
+    return python if python and is_python(words[0]) else None
 
 
 def _default_python() -> str:
@@ -138,14 +114,18 @@ def run_once(
     progress: ProgressCallback,
     engine_name: str = DEFAULT,
     gpus: tuple[str, ...] = (),
+    outlook: Callable[[float], str] = lambda _: "",
 ) -> TrialRunResult:
-    """Run a program once in its own Python without settings. Raises NothingRanError with its last lines if it fails."""
+    """Run a program once in its own Python without settings. Raises NothingRanError with its last lines if it fails.
+
+    ``outlook``: what to add to the progress while it runs, after so many seconds.
+    """
     current_folder = Path.cwd()
     workload = resolve_program_folder(workload, current_folder)
     bench = snapshot_bench()[1]
     engine = open_engines([engine_name], build_places(current_folder / "matrix.yaml", bench))[engine_name]
     prepared = engine.prepare(image, (), progress)
-    with temporary_work_folder() as work, Heartbeat(progress, "the program runs"):
+    with temporary_work_folder() as work, Heartbeat(progress, "the program runs", outlook=outlook):
         job = _make_job(engine, prepared, workload, bench, work, Limits(seconds=limit_s, gpus=gpus), log)
         files = job.mounts.read["files"]
         inner_path = engine.inside(job.mounts)["files"]
