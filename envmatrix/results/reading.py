@@ -19,7 +19,8 @@ _START, _RECORD, _EVIDENCE, _END = b'{"schema":', b',"record":{', b'"evidence":{
 _RECORD_CUTS = (b',"skipped":', b',"result":', b',"profile":', b',"timing":', b',"evidence":{')
 _EVIDENCE_CUTS = (b',"preloaded":', b"}}}\n")
 #: The evidence's ``system``, the first of its values that differ between trials, and its end.
-_SYSTEM, _CONDITIONS, _END_OF_CONDITIONS = b',"system":', b',"uptime_s":', b"},"
+_SYSTEM, _UPTIME, _END_OF_CONDITIONS = b',"system":', b'"uptime_s":', b"},"
+_CONDITIONS = b"," + _UPTIME
 _STEP_TIME_KEYS = (b'"steps_ns":[', b'"epochs_ns":[')
 _TURNS, _NEXT_TURN, _END_OF_TURNS = b'"turns":[{', b"},{", b"}]"
 _DIFFERING = frozenset({"uptime_s", "load_1m", "steal_ticks", "mhz"})
@@ -28,6 +29,8 @@ _MAX_PIECES = 128
 #: For how many texts to remember that they occurred.
 _MAX_MET = 8192
 _MAX_EVIDENCE = 256
+#: For how many environments to remember how many texts around what is new in a line.
+_MAX_ENVIRONMENTS, _MAX_LAYOUTS = 256, 4
 _parse_reading = TypeAdapter(Reading).validator.validate_json
 _parse_conditions = System.__pydantic_validator__.validate_json
 
@@ -40,12 +43,23 @@ class _Piece(NamedTuple):
     others: Mapping[str, object] | None
 
 
+class _Layout(NamedTuple):
+    """The text of a line around its trial's own members and conditions, and the other members of its record."""
+
+    before: bytes
+    middle: bytes
+    after: bytes
+    values: Mapping[str, object]
+
+
 class LineReader:
     """Reads the lines of one file. Its trials share objects for equal text, so do not modify them."""
 
     def __init__(self) -> None:
         self._records, self._evidence = _PartReader(Record), _PartReader(Evidence)
         self._known: dict[tuple[int, ...], tuple[list[_Piece], Evidence]] = {}
+        self._layouts: dict[str, list[_Layout]] = {}
+        self._newest: dict[str, Evidence] = {}
 
     def read(self, line: bytes, file: Path, number: int) -> Reading | Trial:
         """Return a line's trial without the times of its steps; a whole Trial if its record has invalid values."""
@@ -63,24 +77,58 @@ class LineReader:
         """
         at = line.index(_RECORD)
         trial: Reading = _parse_reading(line[:at] + b"}")
-        pieces, at = self._records.read(line, at + len(_RECORD), _RECORD_CUTS)
-        if not line.startswith(_EVIDENCE, at):
-            raise ValueError(_EVIDENCE)
-        evidence, conditions = self._read_evidence(line, at + len(_EVIDENCE))
-        record = self._records.join(pieces)
-        vars(record)["evidence"] = evidence
-        vars(trial).update(record=record, conditions=conditions)
+        at += len(_RECORD)
+        found = self._read_known(line, at, trial.environment) or self._read_new(line, at, trial.environment)
+        vars(trial).update(record=found[0], conditions=found[1])
         return trial
 
-    def _read_evidence(self, line: bytes, at: int) -> tuple[Evidence, System | None]:
-        """Return the evidence, which trials share, and the values of its system that differ between them."""
+    def _read_known(self, line: bytes, at: int, environment: str) -> tuple[Record, System] | None:
+        """Return the record at ``at`` and its conditions if the text around them is that of an earlier line."""
+        for before, middle, after, values in self._layouts.get(environment, ()):
+            if line.endswith(after) and line.startswith(before, at):
+                start = at + len(before)
+                end = line.find(_RECORD_CUTS[-1], start)
+                if line.startswith(middle, end):
+                    record = self._records.parse(line[start:end])
+                    if record.model_fields_set and record.model_fields_set.isdisjoint(values):
+                        vars(record).update(values)
+                        return record, _parse_conditions(b"{%b%b}" % (_UPTIME, line[end + len(middle) : -len(after)]))
+        return None
+
+    def _read_new(self, line: bytes, at: int, environment: str) -> tuple[Record, System | None]:
+        """Return the record at ``at`` and its conditions; remember the text around them if its evidence is known."""
+        pieces, own = self._records.read(line, at, _RECORD_CUTS[:2])
+        own_pieces, end = self._records.read(line, own, _RECORD_CUTS[2:])
+        if not line.startswith(_EVIDENCE, end):
+            raise ValueError(_EVIDENCE)
+        evidence, start, stop = self._read_evidence(line, end + len(_EVIDENCE))
+        record = self._records.join([*pieces, *own_pieces])
+        vars(record)["evidence"] = evidence
+        if start == stop:
+            return record, None
+        if evidence is self._newest.get(environment) and not any(piece.others for piece in pieces):
+            values = {name: value for piece in pieces for name, value in piece.values.items()}
+            start_of_value = start + len(_UPTIME)
+            self._remember(environment, _Layout(
+                line[at:own], line[end - 1 : start_of_value], line[stop:], {**values, "evidence": evidence}
+            ))  # fmt: skip
+        self._newest[environment] = evidence
+        return record, _parse_conditions(b"{%b}" % line[start:stop])
+
+    def _remember(self, environment: str, layout: _Layout) -> None:
+        if len(self._layouts) >= _MAX_ENVIRONMENTS:
+            self._layouts.clear()
+        self._layouts[environment] = [layout, *self._layouts.get(environment, ())][:_MAX_LAYOUTS]
+
+    def _read_evidence(self, line: bytes, at: int) -> tuple[Evidence, int, int]:
+        """Return the evidence, which trials share, and where the values of its system that differ are in the line."""
         pieces, at = self._evidence.read(line, at, (_SYSTEM,))
-        system, conditions = self._evidence.find(line, at, _CONDITIONS, b"}}"), None
+        system, start, stop = self._evidence.find(line, at, _CONDITIONS, b"}}"), at, at
         if system:
             _check_system(system)
-            start = at + len(system.text) - len(_CONDITIONS) + 1
-            end = line.index(_END_OF_CONDITIONS, start)
-            conditions, at = _parse_conditions(b"{%b}" % line[start:end]), end + len(_END_OF_CONDITIONS)
+            start = at + len(system.text) - len(_UPTIME)
+            stop = line.index(_END_OF_CONDITIONS, start)
+            at = stop + len(_END_OF_CONDITIONS)
             pieces.append(system)
         rest, at = self._evidence.read(line, at, _EVIDENCE_CUTS)
         if line[at:] != _END:
@@ -91,7 +139,7 @@ class LineReader:
             if len(self._known) >= _MAX_EVIDENCE:
                 self._known.clear()
             self._known[key] = pieces, self._evidence.join(pieces)  # kept, so that no other gets their identity
-        return self._known[key][1], conditions
+        return self._known[key][1], start, stop
 
 
 class _PartReader(Generic[Read]):
@@ -130,13 +178,17 @@ class _PartReader(Generic[Read]):
         part: Read = self._parse_json(b"{}")
         for piece in pieces:
             vars(part).update(piece.values)
-            part.__pydantic_fields_set__.update(piece.values)
             if piece.others and part.__pydantic_extra__ is not None:
                 part.__pydantic_extra__.update(piece.others)
         return part
 
+    def parse(self, members: bytes, closing: bytes = b"}") -> Read:
+        """Return a part with these members."""
+        part: Read = self._parse_json(b"{%b%b" % (_without_step_times(members), closing))
+        return part
+
     def _parse(self, text: bytes, members: bytes, closing: bytes) -> _Piece:
-        part = self._parse_json(b"{%b%b" % (_without_step_times(members), closing))
+        part = self.parse(members, closing)
         values = vars(part)
         return _Piece(text, {name: values[name] for name in part.model_fields_set if name in values}, part.model_extra)
 

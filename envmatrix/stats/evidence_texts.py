@@ -43,9 +43,12 @@ class EvidenceTexts:
     machine: Texts
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class EvidenceFacts:
-    """What is counted of one evidence: its texts, and notices about work ``elsewhere``, a missing GPU and oddities."""
+    """What is counted of one evidence: its texts, and notices about work ``elsewhere``, a missing GPU and oddities.
+
+    They are compared by identity, as ``EvidenceTexts`` are.
+    """
 
     texts: EvidenceTexts
     elsewhere: tuple[str, ...]

@@ -164,8 +164,8 @@ def _finite(values: Floats) -> Floats:
 
 def _loss(value: object) -> float:
     """Return a loss or accuracy; non-finite values become infinite so that they do not count as missing."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return math.inf
+    if type(value) is float:
+        return value if math.isfinite(value) else math.inf
     return finite_or_nan(value)
 
 
@@ -214,10 +214,10 @@ class MeasurementBuilder:
                 note_profile(facts, record.profile)
             if record.more_metrics or record.checks:
                 self._note_own(facts, record)
-            self._numbers.extend(_row(trial, record))
+            self._numbers.fromlist(_row(trial, record))
         else:
             count_text(facts.reasons, f"{outcome}: {trial.reason}")
-            self._numbers.extend([*_UNKNOWN[:-1], finite_or_nan(trial.started)])
+            self._numbers.fromlist([*_UNKNOWN[:-1], finite_or_nan(trial.started)])
 
     def measured(self) -> Measurements:
         """Return the measurements so far."""
@@ -297,9 +297,8 @@ def _row(trial: Reading | Trial, record: Record) -> list[float]:
     """Return the numbers of a successful trial, NaN if unknown; ``measured`` leaves out infinite ones."""
     row = _UNKNOWN.copy()
     for name, value in (record.metrics or {}).items():
-        at = _METRIC_AT.get(name)
-        if at is not None and value is not None:
-            row[at] = value if type(value) is float else finite_or_nan(value)
+        if value is not None and name in _METRIC_AT:
+            row[_METRIC_AT[name]] = value if type(value) is float else finite_or_nan(value)
     row[_AT["trial_s"]] = finite_or_nan(trial.wall_s)
     if _started_beside_others(trial, record):
         row[_AT["run_delay_s"]] = math.nan
@@ -326,13 +325,10 @@ def _quota(record: Record) -> tuple[float, float]:
 
 
 def _counted_s(trial: Reading | Trial, record: Record) -> float:
-    timing = record.timing
-    told = (
-        finite_or_nan((record.metrics or {}).get("training_s")),
-        finite_or_nan(timing and timing.wall_ns) / 1e9,
-        trial.wall_s,
-    )
-    return next((finite_or_nan(value) for value in told if math.isfinite(finite_or_nan(value))), math.nan)
+    seconds = finite_or_nan((record.metrics or {}).get("training_s"))
+    if math.isnan(seconds):
+        seconds = finite_or_nan(record.timing and record.timing.wall_ns) / 1e9
+    return finite_or_nan(trial.wall_s) if math.isnan(seconds) else seconds
 
 
 def _is_uninterrupted(record: Record | None) -> bool:

@@ -121,6 +121,57 @@ def test_damage_in_what_differs_between_trials_is_treated_as_the_slow_reader_doe
     assert answers[0] == answers[1]
 
 
+def ordered(trial, number):
+    """Return a line whose record has its members in the order of bench/, with conditions of its own."""
+    record = timed(trial, steps_ns=[]).document
+    first = {name: record[name] for name in ("schema", "bench", "workload", "skipped", "data", "result")}
+    system = {"kernel": "6.1", "uptime_s": number + 0.25, "load_1m": 0.5}
+    evidence = {**record["evidence"], "system": system, "packages": {}}
+    return line_of(replace(trial, document={**first, **record, "evidence": evidence}))
+
+
+def trained(folder):
+    """Return a reader that knows the text around what is new in each line, and the next line."""
+    reader, (trial, *_) = LineReader(), make_trials(PLAN, Machine({}), 1)
+    for number in range(3):
+        reader.read(ordered(trial, number), folder, number)
+    return reader, ordered(trial, 4)
+
+
+def test_the_text_around_what_is_new_in_a_line_is_parsed_three_times_only(tmp_path, monkeypatch):
+    reader, line = trained(tmp_path)
+    monkeypatch.delattr(LineReader, "_read_new")
+    assert_read_alike(reader, line, 4)
+
+
+OWN = b',"evidence":{'
+DAMAGES = {
+    "nothing of its own": lambda line: line[: line.index(b'"result":')] + line[line.index(OWN) :],
+    "an empty member": lambda line: line.replace(OWN, b"," + OWN),
+    "half a member": lambda line: line.replace(OWN, b',"profile":' + OWN),
+    "a member twice": lambda line: line.replace(OWN, b',"skipped":"twice"' + OWN),
+    "an invalid number": lambda line: line.replace(b'"major_faults":0', b'"major_faults":00'),
+    "a number as text": lambda line: line.replace(b'"major_faults":0', b'"major_faults":"0"'),
+    "no value of the uptime": lambda line: line.replace(b'4.25,"load_1m":0.5', b""),
+    "no conditions": lambda line: line.replace(b'"uptime_s":4.25,"load_1m":0.5', b""),
+    "too little of the text after them": lambda line: line.replace(b',"packages":{}', b""),
+    "an unknown member": lambda line: line.replace(OWN, b',"x":1' + OWN),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_a_damaged_line_between_known_text_is_treated_as_the_slow_reader_does(damage, tmp_path):
+    reader, line = trained(tmp_path)
+    bad, answers = damage(line), []
+    assert bad != line
+    for read in (lambda: reader.read(bad, tmp_path, 4), lambda: trial_from_line(bad.decode(), tmp_path, 4)):
+        try:
+            answers.append(whole(read()).record)
+        except StoreError as error:
+            answers.append(str(error))
+    assert answers[0] == answers[1]
+
+
 @pytest.mark.parametrize("turns", [[], [TURN], [{"steps": 20}], [TURN] * 2, [TURN, {"apart_ns": [7], "steps": 1}] * 3])
 def test_turns_between_the_first_and_the_last_are_left_out(turns, tmp_path):
     (trial, *_) = make_trials(PLAN, Machine({}), 1)
