@@ -187,7 +187,7 @@ def show_search(result: TuneResult, *, as_json: bool) -> None:
     if as_json:
         common.print_json(result.to_json())
         return
-    common.print_text(str(result))
+    common.print_sentences(str(result))
     if result.lines:
         common.print_text(f"\nto use it elsewhere (recipe.sh):\n\n{result.lines}")
     common.print_text(f"report: {result.folder / 'report.html'}")

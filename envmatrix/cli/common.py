@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,12 +33,27 @@ def print_text(text: str) -> None:
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
 
 
+def print_sentences(text: str) -> None:
+    """Print text; on a terminal, fold long lines between words, below the beginning of their first word."""
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        text = "\n".join(_fold(line, width) for line in text.splitlines())
+    print_text(text)
+
+
+def _fold(line: str, width: int) -> str:
+    if len(line) <= width:
+        return line
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
 def print_answer(arguments: Arguments, document: object, text: str) -> None:
     """Print the JSON document if --json was given, otherwise the text."""
     if arguments.json:
         print_json(document)
     elif text:
-        print_text(text)
+        print_sentences(text)
 
 
 def write_or_print(text: str | bytes, output: Path | None) -> None:

@@ -163,7 +163,7 @@ def _print_comparison(comparison: Comparison) -> None:
         if item.why
         for text in (line_of(item.why), *reasons_of(item.why))
     ]
-    common.print_text("\n".join(printable_line(line, 1000) for line in (*comparison.lines(), *why)))
+    common.print_sentences("\n".join(printable_line(line, 1000) for line in (*comparison.lines(), *why)))
 
 
 def _rank(path: str) -> int:

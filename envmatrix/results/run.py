@@ -50,6 +50,9 @@ class Change(BaseModel):
     max_blocks: int | None = Field(default=None, ge=1, description="blocks at most, for the whole run")
     launcher_options: LauncherOptions | None = None
     looked: int | None = Field(default=None, ge=1, description="blocks that could be read by then")
+    files: Mapping[str, str] = Field(
+        default_factory=dict, exclude=True, description="written by 0.2.0 and before: unused"
+    )
     was: Mapping[str, str] = Field(default_factory=dict)
     command: tuple[str, ...] = ()
 

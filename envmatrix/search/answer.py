@@ -119,7 +119,7 @@ class TuneAnswer(Confirmation):
             are = "block is" if effect.blocks == 1 else "blocks are"
             return f"{name} was not confirmed: {effect.blocks} complete {are} too few for a verdict."
         interval_text = (
-            f"(95 % interval {format_exact_ratio(effect.low)} to {format_exact_ratio(effect.high)}, "
+            f"(95 % CI {format_exact_ratio(effect.low)} to {format_exact_ratio(effect.high)}, "
             f"{effect.blocks} fresh blocks)"
         )
         ratio, metric = f"{format_exact_ratio(self.gain or effect.ratio)} times", self.metric
@@ -143,11 +143,11 @@ class TuneAnswer(Confirmation):
         when = f"{steady.seconds} of its steps"
         if self.settings and is_faster_later(steady):
             first = f"{self.trial} {format_exact_ratio(effect.ratio or 0.0)}, {first}"
-            return f"{claim} in {when} (95 % interval {later}; {first}, {blocks})."
+            return f"{claim} in {when} (95 % CI {later}; {first}, {blocks})."
         verdict = "about as fast" if steady.verdict == "same" else steady.verdict
         later = f"{verdict} in {when} ({format_exact_ratio(steady.ratio)}, {later})"
         nothing = "" if self.settings else "Nothing to recommend: "
-        return f"{nothing}{claim} in its {self.trial} (95 % interval {first}, {blocks}), but {later}."
+        return f"{nothing}{claim} in its {self.trial} (95 % CI {first}, {blocks}), but {later}."
 
 
 def is_faster_later(steady: SteadyEffect | None) -> bool:

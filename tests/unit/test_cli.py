@@ -166,3 +166,13 @@ def test_a_command_passes_on_the_options_that_were_given_and_leaves_the_defaults
     assert common.call(function, arguments, run="mine", group=0)[:3] == ("mine", "runs", 0)
     with pytest.raises(TypeError, match="run"):
         common.call(function, Namespace(results="runs"))
+
+
+def test_long_sentences_are_folded_between_words_on_a_terminal_and_never_in_a_pipe(monkeypatch, capsys):
+    line = "  cause: memory is returned to the kernel and faulted in again"
+    monkeypatch.setenv("COLUMNS", "40")
+    common.print_sentences(line)
+    assert capsys.readouterr().out == f"{line}\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    common.print_sentences(f"{line}\nshort")
+    assert capsys.readouterr().out == "  cause: memory is returned to the\n    kernel and faulted in again\nshort\n"

@@ -149,7 +149,7 @@ def test_an_image_that_is_lost_is_made_again_from_the_locks_of_its_side(two):
     ("speed", "options", "code", "said"),
     [
         (0.8, ("--fail-slower", "5%"), ExitCode.SLOWER, "slower by more than 5.0%"),
-        (0.8, (), ExitCode.FINE, "times as fast as old.baseline: slower"),
+        (0.8, (), ExitCode.FINE, "times as fast as old.baseline (95 % CI "),
         (1.0, ("--fail-slower", "5%"), ExitCode.FINE, "not slower by more than 5.0%"),
     ],
 )

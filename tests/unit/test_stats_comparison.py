@@ -253,7 +253,8 @@ def test_a_slower_second_run_is_found_and_says_what_is_not_cancelled(tmp_path):
     found = compare_runs(old, new, allowed=0.03)
     assert found.exit_code == ExitCode.SLOWER
     assert [item.runs for item in found.items] == [4] * 3
-    assert "day-3 and 3 more runs of the same work: slower by more than 3.0%" in found.lines()[0]
+    assert "as day-3 and 3 more runs of the same work (95 % CI 0." in found.lines()[0]
+    assert found.lines()[0].endswith(", slower): slower by more than 3.0%")
     assert "different times" in found.cautions[0]
     assert len(compare_runs(old, new, environments=("torch-2.6",)).items) == 1
 

@@ -201,6 +201,14 @@ def test_what_changed_later_is_laid_over_the_run_in_order(folder):
     assert folder.run_file.read_bytes() == before
 
 
+def test_a_change_that_an_older_envmatrix_wrote_is_read(folder):
+    folder.history_file.write_text(
+        '{"schema": 2, "at": "1", "envmatrix": "0.2.0", "budget": 600.0, "target": null, "max_blocks": null, '
+        '"launcher_options": null, "looked": null, "files": {"torch@docker": "sha256:1"}, "was": {}, "command": []}\n'
+    )
+    assert folder.load().plan.budget_s == 600.0
+
+
 def test_a_half_written_change_is_none_and_the_next_one_is_whole(folder):
     for change in CHANGES:
         folder.change(change)

@@ -34,7 +34,7 @@ def test_what_bars_a_recipe_is_named_and_nothing_else_of_it():
     ("ratio", "verdict", "said"),
     [
         (1.15, "faster", "size=large is 1.150 times as fast as the baseline in seconds 5 to 10 of its steps "
-                         r"\(95 % interval 1.0\d+ to 1.2\d+; first steps 1.200, 1.100 to 1.300, 12 fresh blocks\)."),
+                         r"\(95 % CI 1.0\d+ to 1.2\d+; first steps 1.200, 1.100 to 1.300, 12 fresh blocks\)."),
         (1.02, "undecided", r"size=large is 1.\d+ times as fast as the baseline in its first steps \(.*\), but "
                             r"undecided in seconds 5 to 10 of its steps \(1.020, "),
         (0.8, "slower", r"Nothing to recommend: size=large is 1.\d+ times as fast as the baseline in its first steps "
@@ -61,7 +61,7 @@ def test_what_a_recipe_gains_in_a_number_that_is_no_speed_is_no_speed():
     metric = replace(VALUE, label="accuracy")
     assert "is 1.200 times as good as the baseline in accuracy (95 %" in confirmed(1.1, metric=metric).headline
     assert confirmed(1.1, unchecked=True).headline.endswith("fresh blocks). Equal work not checked.")
-    assert "times as fast as the baseline (95 % interval 1.00004 to" in confirmed(1.00004).headline
+    assert "times as fast as the baseline (95 % CI 1.00004 to" in confirmed(1.00004).headline
 
 
 def test_how_much_of_a_large_space_was_tried_is_told_in_numbers_that_can_be_read():

@@ -121,12 +121,12 @@ class ArmComparison:
         exact = f"{percent:.1f}" if abs(percent - round(percent, 1)) < 1e-9 else f"{percent:.4g}"
         return f"{word} by more than {exact}%" if self.allowed else word
 
-    def _opening(self, figures: str) -> str:
+    def _opening(self, ratio: float) -> str:
         """Return the beginning of the sentence, up to the metric."""
         adjective, metric_text = ("good", f" in {self.other}") if self.other else ("fast", "")
         other_runs_text = f" and {self.runs - 1} more runs of the same work" if self.runs >= FEWEST_RUNS else ""
         return (
-            f"{shown_name(self.name)}: {self.machine}{self.new} is {figures} times as {adjective} as "
+            f"{shown_name(self.name)}: {self.machine}{self.new} is {format_exact_ratio(ratio)} times as {adjective} as "
             f"{self.old}{other_runs_text}{metric_text}"
         )
 
@@ -139,18 +139,19 @@ class ArmComparison:
             return f"{shown_name(self.name)}: no comparison: {self.new} did other work than {self.old}{measured}"
         if self.ratio is not None and 0 < self.runs < FEWEST_RUNS:
             detectable_text = f" (if all days were alike, {_detectable_text(smallest)})" if smallest else ""
-            return f"{self._opening(ratio)}{later_text}: cannot say whether it is {slower}{detectable_text}"
+            return f"{self._opening(self.ratio)}{later_text}: cannot say whether it is {slower}{detectable_text}"
         if self.unsure and self.ratio is not None:
-            return f"{self._opening(ratio)}: cannot say whether it is {slower}: {self.unsure}"
+            return f"{self._opening(self.ratio)}: cannot say whether it is {slower}: {self.unsure}"
         if self.ratio is None or self.low is None or self.high is None:
             return f"{shown_name(self.name)}: cannot say: too few trials to compare {self.new} with {self.old}"
         other_words = {"faster": "better", "slower": "worse"} if self.other else {}
         verdict = other_words.get(self.verdict, self.verdict)
-        first, later = _figures(self.ratio, self.low, self.high, verdict), self.steady
+        first, later = _interval_text(self.low, self.high, verdict), self.steady
         if later is None:
-            return f"{self._opening(first)}: {self._answer}"
-        opening = self._opening(_figures(later.ratio, later.low, later.high, later.verdict))
-        return f"{opening} in {later.seconds}; {later.trial} {first}: {self._answer}"
+            return f"{self._opening(self.ratio)}{first}: {self._answer}"
+        opening = f"{self._opening(later.ratio)} in {later.seconds}"
+        last = _interval_text(later.low, later.high, later.verdict)
+        return f"{opening}{last}; {later.trial} {ratio}{first}: {self._answer}"
 
     @property
     def _answer(self) -> str:
@@ -230,12 +231,11 @@ def format_exact_ratio(value: float) -> str:
     return f"{value:.{digits}f}" if value < 1000 else f"{value:.3g}"
 
 
-def _figures(ratio: float, low: float | None, high: float | None, verdict: str) -> str:
-    """Return a ratio with its interval and verdict."""
+def _interval_text(low: float | None, high: float | None, verdict: str) -> str:
+    """Return an interval and its verdict in brackets; '' without an interval."""
     if low is None or high is None:
-        return format_exact_ratio(ratio)
-    interval_text = f"95 % interval {format_exact_ratio(low)} to {format_exact_ratio(high)}"
-    return f"{format_exact_ratio(ratio)} ({interval_text}, {verdict})"
+        return ""
+    return f" (95 % CI {format_exact_ratio(low)} to {format_exact_ratio(high)}, {verdict})"
 
 
 def _detectable_text(smallest: float) -> str:
