@@ -153,6 +153,15 @@ class Run(BaseModel):
             raise ValueError(msg)
         return workloads
 
+    @field_validator("sides")
+    @classmethod
+    def _check_sides(cls, sides: Mapping[str, SideOf], info: ValidationInfo) -> Mapping[str, SideOf]:
+        named = {environment.side for environment in info.data.get("environments", {}).values()}
+        if missing := sorted(named - {None, *sides}):
+            msg = f"{', '.join(missing)} is missing, but an environment belongs to it"
+            raise ValueError(msg)
+        return sides
+
     @field_validator("arms")
     @classmethod
     def _check_unique_arms(cls, arms: tuple[Arm, ...]) -> tuple[Arm, ...]:

@@ -184,7 +184,10 @@ def install(folder, monkeypatch, code, group="envmatrix.engines", points="odd = 
         ("y = 1", "AttributeError: module 'odd' has no attribute 'Odd'"),
         ("Odd = 3", "TypeError: odd:Odd is not callable"),
         ("class Odd: pass", "TypeError"),
-        ("class Odd:\n    def __init__(self, places): pass", "odd:Odd lacks holds, inside, isolation, name, prefer"),
+        (
+            "class Odd:\n    def __init__(self, places): pass",
+            "odd:Odd lacks holds, inside, isolation, name, passes_input",
+        ),
         ("def Odd(places): raise OSError('gone')", "OSError: gone"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 
 from bench import devices
 from bench.evidence import pytorch
-from envmatrix.engines import docker
+from envmatrix.engines import gpu_devices
 from envmatrix.engines.apptainer_command import exec_argv
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared
 from envmatrix.engines.docker import container_config
@@ -64,7 +64,7 @@ def test_a_machine_without_a_gpu_is_asked_for_nvidias_as_before(tmp_path):
     ],
 )
 def test_docker_gives_the_device_files_with_their_groups_and_a_variable_chooses(monkeypatch, torch, paths, variable):
-    monkeypatch.setattr(docker, "device_groups", lambda maker: ["44", "110"])
+    monkeypatch.setattr(gpu_devices, "device_groups", lambda maker: ["44", "110"])
     config = container_config(job(torch, "0", "1"), "1:1", Path("/cache"))
     host = config["HostConfig"]
     assert [device["PathOnHost"] for device in host["Devices"]] == paths

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -257,7 +257,9 @@ def test_what_cannot_be_compared_is_refused_with_its_place(two, capsys, edit, wo
 def stored(two, version):
     """Return a run of one matrix, and copy ``after`` into the current folder."""
     begun = begin_rerun("before", "before")
-    run = begun.run.model_copy(update={"sides": {}, "images": {"default@local": {"package torch": version}}})
+    environments = {name: replace(environment, side=None) for name, environment in begun.run.environments.items()}
+    images = {"default@local": {"package torch": version}}
+    run = begun.run.model_copy(update={"sides": {}, "environments": environments, "images": images})
     folder = RunFolder(two / "results" / "stored")
     folder.create(run, MATRIX)
     shutil.copytree(two / "after", two, dirs_exist_ok=True)

@@ -78,7 +78,7 @@ def test_what_a_container_says_goes_to_our_output_and_error_output_apart(capfd):
 def test_engine_auto_is_the_first_that_this_machine_has(argv, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
-    for name in ("DockerEngine", "ApptainerEngine", "LocalEngine"):
+    for name in ("DockerEngine", "ApptainerEngine", "PodmanEngine", "LocalEngine"):
         monkeypatch.setattr(f"envmatrix.engines.{name[:-6].lower()}.{name}.unavailable", lambda self: "not today")
     (tmp_path / "matrix.yaml").write_text(MATRIX)
     cut = argv.index("--") if "--" in argv else len(argv)
