@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from envmatrix.__main__ import main
 from envmatrix.block.crowd import MOST_PROCESSES
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
@@ -47,6 +48,17 @@ def test_what_is_written_and_passed_arrives_beside_ours(shell):
     assert given["PATH"].startswith("/venv/bin:/home/bin:/usr/bin:/usr/local/sbin:")
     assert "HF_HOME" not in given, "it is not set here"
     assert given["HOME"] == "/work"
+
+
+@pytest.mark.parametrize(
+    "name", ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"]
+)
+def test_a_program_keeps_to_the_gpus_that_the_shell_names(shell, tmp_path, name):
+    shell.setenv(name, "2")
+    shell.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    assert main(["init", "--", "python", "train.py"]) == 0
+    assert f'"{name}"' in (tmp_path / "matrix.yaml").read_text()
 
 
 def test_what_torch_compile_keeps_is_in_the_trials_folder_unless_it_is_passed(shell):
