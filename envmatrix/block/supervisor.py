@@ -221,7 +221,10 @@ def _attempt(call: Callable[..., object], *arguments: object) -> None:
 def _end_program(watch: _Watch, child: int, grace_s: float) -> int:
     """End the program by SIGINT, SIGTERM and SIGKILL; with ``grace_s``, send SIGTERM first and wait that long."""
     first = [(signal.SIGTERM, grace_s)] if grace_s else []
-    for number, seconds in [*first, *((one, GRACE_S) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL))]:
+    for number, seconds in [
+        *first,
+        *((stop_signal, GRACE_S) for stop_signal in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)),
+    ]:
         _attempt(os.killpg, child, number)
         _continue_all()  # a stopped process receives only SIGKILL
         code = watch.ended(child, seconds, heed=False)

@@ -187,15 +187,15 @@ def _print_differences(comparison: Comparison, arguments: Arguments, result: Res
     }
     for first, second in sorted(pairs):
         try:
-            found = recorded_differences(runs[0], first, runs[1], second, arguments.results)
+            differences = recorded_differences(runs[0], first, runs[1], second, arguments.results)
         except InputError:  # an arm's full name, or no successful trial
             continue
-        if not found:
+        if not differences:
             continue
-        first_ones = sorted(found, key=lambda one: (_rank(one.path), one.path))[:_MOST_DIFFERENCES]
+        first_ones = sorted(differences, key=lambda one: (_rank(one.path), one.path))[:_MOST_DIFFERENCES]
         texts = (f"{one.path}: {one.first or '-'} -> {one.second or '-'}" for one in first_ones)
         title = f"differences between {first} and {second}" if result else f"differences of {first} between the runs"
-        more = f"{len(found) - _MOST_DIFFERENCES} more" if len(found) > _MOST_DIFFERENCES else ""
+        more = f"{len(differences) - _MOST_DIFFERENCES} more" if len(differences) > _MOST_DIFFERENCES else ""
         more += f": envmatrix diff {first} {second} --run {runs[0]}" if more and result else ""
         lines = (*(printable_line(text, 150) for text in texts), *([more] if more else []))
-        common.print_text("\n  ".join((f"{title}: {len(found)}", *lines)))
+        common.print_text("\n  ".join((f"{title}: {len(differences)}", *lines)))

@@ -190,13 +190,16 @@ def _read_like(options: Arguments) -> EnvironmentFile | None:
 
     if options.like is None:
         return None
-    found = read_environment_file(options.like)
-    parts = [*(f"{name}={value}" for name, value in found.variables.items()), *(f"module {m}" for m in found.modules)]
-    parts += [found.interpreter] if found.interpreter else []
+    settings = read_environment_file(options.like)
+    parts = [
+        *(f"{name}={value}" for name, value in settings.variables.items()),
+        *(f"module {m}" for m in settings.modules),
+    ]
+    parts += [settings.interpreter] if settings.interpreter else []
     common.print_progress(f"from {options.like}, in every environment: {', '.join(parts) or 'nothing'}")
-    for note in found.notes:
+    for note in settings.notes:
         common.print_progress(f"note: {note}")
-    return found
+    return settings
 
 
 def read_program(options: Arguments, engines: Sequence[str]) -> ProgramRequest:
@@ -220,9 +223,9 @@ def read_program(options: Arguments, engines: Sequence[str]) -> ProgramRequest:
 
 def refuse_program_options(options: Arguments, command: str, *more: str) -> None:
     """Raise an InputError for an option that only a program can have; ``more`` are those of one command."""
-    given = next((name for name in (*_PROGRAM_OPTIONS, *more) if getattr(options, name, None) is not None), None)
-    if given:
-        message = f"--{given.replace('_', '-')} needs a program"
+    option = next((name for name in (*_PROGRAM_OPTIONS, *more) if getattr(options, name, None) is not None), None)
+    if option:
+        message = f"--{option.replace('_', '-')} needs a program"
         raise InputError(message, remedy=f"envmatrix {command} -- python train.py")
 
 

@@ -135,7 +135,7 @@ def _engine_error(doing: str, text: str) -> EngineError:
 def is_rootless(client: DockerClient) -> bool:
     """Return whether root of a container is the caller; Docker and Podman say so in different fields."""
     info = client.info()
-    return bool(info.get("Rootless")) or any("rootless" in str(one) for one in info.get("SecurityOptions") or [])
+    return bool(info.get("Rootless")) or any("rootless" in str(option) for option in info.get("SecurityOptions") or [])
 
 
 def remove(client: DockerClient, container: str) -> None:

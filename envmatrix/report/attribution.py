@@ -116,7 +116,7 @@ def format_estimate(estimate: Estimate) -> str:
 def _interaction_sentences(contrasts: Sequence[Contrast]) -> list[str]:
     """Return a sentence for each significant interaction, or one that none is significant."""
     estimates = {item.name: item.estimate for item in contrasts if len(item.levels) == 2}
-    bounds = {name: (found.low, found.high) for name, found in estimates.items()}
+    bounds = {name: (estimate.low, estimate.high) for name, estimate in estimates.items()}
     tested = [name for name, (low, high) in bounds.items() if low is not None and high is not None]
     significant = [name for name in tested if not (estimates[name].low or 0) <= 1.0 <= (estimates[name].high or 0)]
     if tested and not significant:

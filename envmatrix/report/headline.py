@@ -200,10 +200,10 @@ def steady_note(
     """Return what the steady effects are of, which still changed, and which environments have none."""
     if not steady:
         return ""
-    groups = min(one.groups for one in steady.values())
+    groups = min(effect.groups for effect in steady.values())
     seconds = next(iter(steady.values())).seconds
     texts = [f"{seconds.capitalize()} were measured in {groups} of the blocks."]
-    if changing := [name for name, one in steady.items() if one.changes]:
+    if changing := [name for name, effect in steady.items() if effect.changes]:
         texts.append(f"The effect of {list_names(changing)} over {baseline} still changed: a longer run may differ.")
     texts += [f"{name} ended before: it {reason}." for name, reason in failed.items()]
     if without := [name for name in missing if name not in failed]:

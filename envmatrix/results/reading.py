@@ -78,8 +78,8 @@ class LineReader:
         at = line.index(_RECORD)
         trial: Reading = _parse_reading(line[:at] + b"}")
         at += len(_RECORD)
-        found = self._read_known(line, at, trial.environment) or self._read_new(line, at, trial.environment)
-        vars(trial).update(record=found[0], conditions=found[1])
+        parsed = self._read_known(line, at, trial.environment) or self._read_new(line, at, trial.environment)
+        vars(trial).update(record=parsed[0], conditions=parsed[1])
         return trial
 
     def _read_known(self, line: bytes, at: int, environment: str) -> tuple[Record, System] | None:

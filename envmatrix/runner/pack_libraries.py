@@ -32,7 +32,7 @@ def library_contents(run: Run, locks: Locks, progress: ProgressCallback) -> tupl
     contents: dict[str, Content] = {}
     sections: dict[Path, list[Section]] = {}
     left_out: list[str] = []
-    for library in (one for one in run.libraries or () if one.key in keys):
+    for library in (candidate for candidate in run.libraries or () if candidate.key in keys):
         pinned = _pinned_sections(library, locks, progress)
         pins = [pin for section in pinned.values() for pin in section.packages]
         files = {pin.sha256: file for pin in pins if (file := wheelhouse.held(pin))}

@@ -119,7 +119,7 @@ def outside_words(workload: Workload) -> list[str]:
 
 def use_packed_programs(matrix: Matrix, folder: Path) -> Matrix:
     """Return the matrix of a pack unpacked into ``folder``, with its workloads pointing to the packed programs."""
-    folders = {name: folder / PROGRAM_FOLDER / name for name, one in matrix.workloads.items() if one.command}
+    folders = {name: folder / PROGRAM_FOLDER / name for name, workload in matrix.workloads.items() if workload.command}
     return _with_folders(matrix, {name: program for name, program in folders.items() if program.is_dir()})
 
 

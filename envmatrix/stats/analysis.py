@@ -220,8 +220,8 @@ def _cover_both_views(effect: Effect, usual: Effect, margin: float) -> Effect:
         return replace(combined, low=None, high=None, p=None, verdict="undecided", one_sided=None)
     low, high = min(effect.low, usual.low), max(effect.high, usual.high)
     one_sided = hull(effect.one_sided, usual.one_sided)
-    found = replace(combined, low=low, high=high, p=max(effect.p, usual.p), one_sided=one_sided)
-    return replace(found, verdict=verdict_of(low, high, margin, one_sided))
+    covering = replace(combined, low=low, high=high, p=max(effect.p, usual.p), one_sided=one_sided)
+    return replace(covering, verdict=verdict_of(low, high, margin, one_sided))
 
 
 def _with_flags(
@@ -298,9 +298,11 @@ def between(
         return listed_effect
     if reverse_effect is None:
         return _contrast(analysis, measured, old, new, environments or {})
-    found = invert_effect(reverse_effect, old, new)
+    inverted = invert_effect(reverse_effect, old, new)
     return (
-        _unless_slower_at_best(found, [measured.facts[old.name]]) if Flag.FAILS_MORE in reverse_effect.flags else found
+        _unless_slower_at_best(inverted, [measured.facts[old.name]])
+        if Flag.FAILS_MORE in reverse_effect.flags
+        else inverted
     )
 
 

@@ -151,15 +151,15 @@ def hull(one: Bounds | None, other: Bounds | None) -> Bounds | None:
 
 def unless_contended(effect: Effect, contended: Contended, margin: float) -> Effect:
     """Withhold a verdict that CPU contention could explain: it must be true for all its possible influence."""
-    found = replace(effect, contended=contended)
+    checked = replace(effect, contended=contended)
     if effect.low is None or effect.high is None or effect.verdict == "undecided":
-        return found
+        return checked
     (low, high), one_sided = (
         (least * contended.low, most * contended.high)
         for least, most in ((effect.low, effect.high), effect.one_sided or (effect.low, effect.high))
     )
     verdict = verdict_of(low, high, margin, one_sided)
-    return found if verdict == effect.verdict else withheld(found, Flag.CONTENDED)
+    return checked if verdict == effect.verdict else withheld(checked, Flag.CONTENDED)
 
 
 def withheld(effect: Effect, flag: str) -> Effect:

@@ -254,9 +254,9 @@ class MeasurementBuilder:
 
     def _count(self) -> None:
         """Count what the trials have in common, in the order in which it first occurred."""
-        for (arm, found), trials in self._uncounted.items():
-            note_trials(self._facts[arm], found, trials)
-            for path, text in found.evidence.texts.machine if found.evidence else ():
+        for (arm, fact), trials in self._uncounted.items():
+            note_trials(self._facts[arm], fact, trials)
+            for path, text in fact.evidence.texts.machine if fact.evidence else ():
                 count_text(self._machine[path], text, trials)
         self._uncounted.clear()
 

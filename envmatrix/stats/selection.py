@@ -77,7 +77,7 @@ class Candidates:
     def ranks(self) -> Ints:
         """The ranks of the arms by simplicity; equally simple arms share one."""
         order = sorted(set(self.settings))
-        return np.array([order.index(one) for one in self.settings], np.int64)
+        return np.array([order.index(changed_settings) for changed_settings in self.settings], np.int64)
 
 
 def choose_best_set(

@@ -57,11 +57,11 @@ def _thread_row(thread: StepThread) -> list[float]:
     waited = finite_or_nan(thread.waited_ns) / 1e9
     events = [finite_or_nan(getattr(thread, name)) for name in EVENTS]
     others = finite_or_nan(thread.others.cpu_ns if thread.others else None) / 1e9
-    found = [cpu - kernel, kernel, waited, *events, others]
-    if any(value < 0 for value in found):  # a counter overflowed, or a kernel counts differently
-        found = [math.nan] * len(found)
+    row = [cpu - kernel, kernel, waited, *events, others]
+    if any(value < 0 for value in row):  # a counter overflowed, or a kernel counts differently
+        row = [math.nan] * len(row)
     prices = [finite_or_nan(getattr(thread.prices, name, None)) / 1e9 for name in PRICES.values()]
-    return [*found, *prices]
+    return [*row, *prices]
 
 
 def _memory_calls(record: Record) -> float:

@@ -181,8 +181,8 @@ def test_what_is_no_speed_is_called_better_and_never_faster():
     assert "faster" not in printed(summary)
     assert ">faster<" not in forest(group)
     found = compare_environments(summary.run, summary.measured, "baseline", "bad")
-    assert "times as good as baseline in accuracy: worse" in found.lines()[0]
-    assert ", worse)" in found.lines()[0]
+    assert "times as good as baseline in accuracy (95 % CI " in found.lines()[0]
+    assert found.lines()[0].endswith(", worse): worse")
     none = told(FAST, Machine({}), 10, of_program, workloads={"cnn": accurate})
     assert "No environment is significantly better than baseline." in none.groups[0].headline
 

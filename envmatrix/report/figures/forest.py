@@ -183,14 +183,14 @@ def _forest_row(row: Row) -> ForestRow:
 def forest(group: Group, name: str = "forest", layout: ForestLayout = WIDE) -> str:
     """Return the forest plot of a group as an svg element."""
     rows = [row for row in group.all_rows if not (row is group.baseline or row.arm.is_alone)]
-    said = group.metric.said
+    word = group.metric.said
     label = "speed-up over" if group.metric.is_speed else f"{group.metric.label}: ratio over"
     drawn, descriptions, later = [], [], ""
     for row in rows:
         drawn.append(_forest_row(row))
         if effect := row.effect:
             figures = f"{effect.environment} {format_speed_up(effect)}, {format_interval(effect)}"
-            descriptions.append(f"{figures}, {said(effect.verdict)}")
+            descriptions.append(f"{figures}, {word(effect.verdict)}")
         if row.steady:
             drawn.append(steady_row(row.steady))
             descriptions.append(f"{row.arm.environment} in {row.steady.seconds} {format_ratio(row.steady.ratio)}")
@@ -199,8 +199,8 @@ def forest(group: Group, name: str = "forest", layout: ForestLayout = WIDE) -> s
         title=f"{label[:1].upper()}{label[1:]} {group.baseline_name}: {group.workload} on {group.engine}",
         axis=f"{label} {group.baseline_name}",
         second=later,
-        worse=said("slower"),
-        better=said("faster"),
+        worse=word("slower"),
+        better=word("faster"),
         description="; ".join(descriptions) or "nothing measured",
     )
     return draw_forest(drawn, texts, name, layout, group.control.effect if group.control else None)

@@ -56,7 +56,8 @@ def _section(number: int, rows: Sequence[AtlasRow]) -> AtlasSection:
         worse=said(rows[0], "slower"),
         better=said(rows[0], "faster"),
         second="below them, later steps" if any(row.later for row in rows) else "",
-        description="; ".join(f"{name}: {found}" for name, _, found in holds) or "each environment on one machine",
+        description="; ".join(f"{name}: {sentence}" for name, _, sentence in holds)
+        or "each environment on one machine",
     )
     drawn = [forest_row for row in rows for forest_row in _forest_rows(row)]
     layouts = _LAYOUTS if any(row.machines for row in rows) else {}

@@ -68,18 +68,18 @@ def _history_view(number: int, group: tuple[str, ...], series: tuple[Series, ...
     metric = series_metric(*series)
     title = ", ".join(filter(None, (f"{workload} on {engine}", schedule, host)))
     updates = tuple(_updates(series))
-    runs = tuple(sorted({run_order_key(point) for one in series for point in one.points}))
+    runs = tuple(sorted({run_order_key(point) for curve in series for point in curve.points}))
     marked = tuple((update.created, update.run) for update in updates)
     of_ratio = Frame(runs, title, "ratio to the baseline", metric.show, f"h{number}", marked, by_ratio=True)
     of_mean = Frame(runs, f"{title}: the machine", axis_title(metric), metric.show, f"m{number}", marked)
-    marks = [() if one.is_machine else ratio_marks(one) for one in series]
-    ratios = [Curve(kind, one, marks[kind]) for kind, one in enumerate(series) if marks[kind]]
-    means = [Curve(kind, one, mean_marks(one, metric.show)) for kind, one in enumerate(series) if not marks[kind]]
+    marks = [() if curve.is_machine else ratio_marks(curve) for curve in series]
+    ratios = [Curve(kind, curve, marks[kind]) for kind, curve in enumerate(series) if marks[kind]]
+    means = [Curve(kind, curve, mean_marks(curve, metric.show)) for kind, curve in enumerate(series) if not marks[kind]]
     main_figure = figure(of_ratio, ratios) if ratios else figure(of_mean, means)
     machine_figure = figure(of_mean, means) if ratios else ""
     if len(runs) < 2:  # the table has more information than a single point
         main_figure = machine_figure = ""
-    legend = tuple((kind, one.environment) for kind, one in enumerate(series))
+    legend = tuple((kind, curve.environment) for kind, curve in enumerate(series))
     figures = Markup(main_figure), Markup(machine_figure)  # noqa: S704
     return HistoryView(title, metric.label, axis_title(metric), series, *figures, bool(ratios), legend, updates)
 
@@ -87,14 +87,14 @@ def _history_view(number: int, group: tuple[str, ...], series: tuple[Series, ...
 def _updates(series: Sequence[Series]) -> Iterator[Update]:
     """Yield the runs with a version that differs from the previous run, oldest first."""
     changes_by_run: dict[RunKey, dict[tuple[str, str, str], list[str]]] = {}
-    for one in series:
-        for before, point in itertools.pairwise(one.points):
+    for curve in series:
+        for before, point in itertools.pairwise(curve.points):
             was = dict(before.versions)
             for what, now in point.versions:
                 if was.get(what, now) != now:
                     changes = changes_by_run.setdefault(run_order_key(point), {})
-                    changes.setdefault((what, was[what], now), []).append(one.environment)
-    everywhere = {one.environment for one in series} - {CONTROL}
+                    changes.setdefault((what, was[what], now), []).append(curve.environment)
+    everywhere = {curve.environment for curve in series} - {CONTROL}
     for (created, run), changes in sorted(changes_by_run.items()):
         named = ((*version, () if everywhere <= {*names} else tuple(names)) for version, names in changes.items())
         yield Update(run, created, tuple(named))

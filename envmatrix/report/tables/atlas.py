@@ -140,10 +140,10 @@ def _short_cells(row: AtlasRow, *, has_later: bool) -> Iterator[tuple[str, ...]]
     name = row.first.environment
     if not row.machines:
         yield name, "left out"
-    for one in row.machines:
-        *figures, verdict = _figures(one.effect)
-        later = [_pair(*later_cells(row, one.machine)[:2])] if has_later else []
-        yield name, machine_name(one), _pair(*figures), *later, verdict
+    for machine in row.machines:
+        *figures, verdict = _figures(machine.effect)
+        later = [_pair(*later_cells(row, machine.machine)[:2])] if has_later else []
+        yield name, machine_name(machine), _pair(*figures), *later, verdict
         name = ""
 
 
@@ -171,7 +171,10 @@ def _general_cells(general: RandomEffects) -> tuple[str, ...]:
 
 def what_holds(row: AtlasRow) -> str:
     """Return on how many machines an environment is faster or slower, the range of its ratios, and those later."""
-    verdicts, ratios = [one.effect.verdict for one in row.machines], [one.effect.ratio for one in row.machines]
+    verdicts, ratios = (
+        [machine.effect.verdict for machine in row.machines],
+        [machine.effect.ratio for machine in row.machines],
+    )
     counts = [f"{said(row, word)} on {verdicts.count(word)}" for word in ("faster", "slower") if word in verdicts]
     numbers = f"{' and '.join(counts) or 'undecided on all'} of {format_count(len(verdicts), 'machine')}"
     sentence = f"{numbers}, ratios {format_bounds(min(ratios), max(ratios))}"
@@ -209,19 +212,19 @@ def _general_line(row: AtlasRow) -> str:
 def print_advice(advice: Advice, console: Console) -> None:
     """Print the answer, a table of all intervals, what cannot be told, and the next command."""
     console.print(*map(Text, _answer(advice)), sep="\n", soft_wrap=True)
-    told = [one for one in advice.predictions if one.low is not None]
-    if told:
-        console.print(_advice_table(told))
-        console.print(Text(_caption(told)))
+    predicted = [prediction for prediction in advice.predictions if prediction.low is not None]
+    if predicted:
+        console.print(_advice_table(predicted))
+        console.print(Text(_caption(predicted)))
     console.print(*map(Text, _remaining_lines(advice)), sep="\n", soft_wrap=True)
 
 
 def _answer(advice: Advice) -> Iterator[str]:
     machine = f"{printable_line(advice.machine.model, 60)}, {format_count(advice.machine.cpus, 'CPU')}"
     yield f"this machine ({machine}) is {'in' if advice.known else 'not in'} the atlas"
-    faster = [one for one in advice.predictions if one.is_faster]
-    yield from (_sentence(one) for one in faster[:1])
-    if not faster and any(one.low is not None for one in advice.predictions):
+    faster = [prediction for prediction in advice.predictions if prediction.is_faster]
+    yield from (_sentence(prediction) for prediction in faster[:1])
+    if not faster and any(prediction.low is not None for prediction in advice.predictions):
         yield "nothing is known to be faster here: no interval is above 1"
     elif not faster:
         yield f"nothing can be told about this machine: a prediction needs {FEWEST_MACHINES} machines"
@@ -239,14 +242,14 @@ def _sentence(one: Prediction) -> str:
 
 def _caption(told: list[Prediction]) -> str:
     """Return what the figures are of, and what they are compared with."""
-    references = ", ".join(dict.fromkeys(printable_line(one.reference, 60) for one in told))
+    references = ", ".join(dict.fromkeys(printable_line(prediction.reference, 60) for prediction in told))
     trials = "trials: the default design times first steps only"
-    seconds = "seconds: later steps of processes that went on; " if any(one.later for one in told) else ""
+    seconds = "seconds: later steps of processes that went on; " if any(prediction.later for prediction in told) else ""
     return f"against {references}; {seconds}{trials}"
 
 
 def _advice_table(told: list[Prediction]) -> Table:
-    with_others = any(one.covered is not None for one in told)
+    with_others = any(prediction.covered is not None for prediction in told)
     figures = ("ratio", "95 % interval")
     heads = ("environment", "workload", *figures, "of", "known from", *(["leaving one out"] if with_others else []))
     return _terminal_table(heads, figures, map(_advice_cells, told))
@@ -261,9 +264,9 @@ def _advice_cells(one: Prediction) -> tuple[str, ...]:
 
 def _remaining_lines(advice: Advice) -> Iterator[str]:
     untold: dict[int, list[str]] = {}
-    for one in advice.predictions:
-        if one.low is None:
-            untold.setdefault(one.machines, []).append(f"{one.environment} in {one.workload}")
+    for prediction in advice.predictions:
+        if prediction.low is None:
+            untold.setdefault(prediction.machines, []).append(f"{prediction.environment} in {prediction.workload}")
     for machines, names in untold.items():
         measured = f"measured on {format_count(machines, 'machine')}, a prediction needs {FEWEST_MACHINES}"
         yield f"nothing can be told ({measured}): {printable_line(', '.join(names), 400)}"

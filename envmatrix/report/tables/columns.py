@@ -221,8 +221,8 @@ def _part(name: str, end: str) -> Callable[[Row, Effect], Value]:
 
     def value(row: Row, effect: Effect) -> Value:
         part = row.why.parts.part(name) if row.why and effect.primary else None
-        found: float | None = getattr(part.change, end) if part else None
-        return found
+        end_value: float | None = getattr(part.change, end) if part else None
+        return end_value
 
     return value
 
@@ -245,8 +245,8 @@ def _of_steady(name: str) -> Callable[[Row, Effect], Value]:
     """Return what gives a figure of an effect in the steady state."""
 
     def value(row: Row, effect: Effect) -> Value:
-        found: Value = getattr(row.steady, name) if row.steady and effect.primary else None
-        return found
+        figure: Value = getattr(row.steady, name) if row.steady and effect.primary else None
+        return figure
 
     return value
 

@@ -32,8 +32,8 @@ class Case:
 
     def change(self, part: str) -> Interval | None:
         """Return the change of a part if it is significant and a large share of the whole difference."""
-        found = self.parts.part(part)
-        return found.change if found and is_reason(found, self.parts.whole) else None
+        step_part = self.parts.part(part)
+        return step_part.change if step_part and is_reason(step_part, self.parts.whole) else None
 
     def more(self, event: str, part: str) -> bool:
         """Return whether events and part significantly change in the same direction."""
@@ -78,10 +78,10 @@ class Rule:
         if reference is None:
             return ()
         own, standard = levels_changed(environment, reference), self.more if slower else self.less
-        found = [(name, own[name]) for name in self.factors if name in own]
+        changed_factors = [(name, own[name]) for name in self.factors if name in own]
         if standard and self.start in ("", reference.levels.get(standard[0], self.start)):
-            found.append(standard)
-        return tuple(found)
+            changed_factors.append(standard)
+        return tuple(changed_factors)
 
 
 @dataclass(frozen=True)

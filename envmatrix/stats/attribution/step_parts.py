@@ -90,8 +90,8 @@ class Together:
     @property
     def counted(self) -> tuple[str, ...]:
         """The parts that were counted."""
-        there = np.isfinite(self.differences["whole"])
-        return tuple(name for name in PARTS if there.any() and np.isfinite(self.differences[name][there]).all())
+        is_known = np.isfinite(self.differences["whole"])
+        return tuple(name for name in PARTS if is_known.any() and np.isfinite(self.differences[name][is_known]).all())
 
     def intervals(self, values: Floats, held: int) -> list[Interval]:
         """Return mean differences with intervals from (arms, blocks), as one of ``held`` families judged together."""
@@ -213,7 +213,7 @@ def pair_parts(plan: Plan, old: Arm, new: Arm, measured: Measurements, level: fl
     copies = tuple(arm.name for arm in plan.arms if arm.is_control and arm.reference == old.name)
     beside = [arm for arm in plan.arms if arm.workload == new.workload and arm.engine == new.engine]
     pairs = tuple(itertools.combinations(beside, 2))[1:]
-    family = Family(old.name, (old.name, *copies), (new,), tuple(one for one, _ in pairs))
+    family = Family(old.name, (old.name, *copies), (new,), tuple(block for block, _ in pairs))
     return next(iter(parts_of(_of_family(family, measured, level))), None)
 
 

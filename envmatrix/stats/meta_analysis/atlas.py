@@ -57,7 +57,7 @@ class AtlasRow:
 
     def find(self, machine: ProcessorFacts) -> StoredEffect | None:
         """Return the effect on a machine."""
-        return next((one.effect for one in self.machines if one.machine == machine), None)
+        return next((entry.effect for entry in self.machines if entry.machine == machine), None)
 
 
 @dataclass(frozen=True)
@@ -190,13 +190,16 @@ def _combined(effects: Sequence[StoredEffect]) -> StoredEffect:
     """Return the effect of all runs on one machine; that of a single run is as reported."""
     if len(effects) == 1:
         return effects[0]
-    mean, variance = combine_runs([math.log(one.ratio) for one in effects], [one.variance for one in effects])
-    units = 1 + sum(one.units - 1 for one in effects)
+    mean, variance = combine_runs(
+        [math.log(effect.ratio) for effect in effects], [effect.variance for effect in effects]
+    )
+    units = 1 + sum(effect.units - 1 for effect in effects)
     reach = student_quantile(units, 0.5 + CONFIDENCE / 2.0) * math.sqrt(variance)
     low, high = ratio_from_log(mean - reach), ratio_from_log(mean + reach)
     combined = {
         "ratio": ratio_from_log(mean), "low": low, "high": high, "variance": variance, "units": units,
-        "blocks": sum(one.blocks for one in effects), "torch": ", ".join(sorted({one.torch for one in effects})),
+        "blocks": sum(effect.blocks for effect in effects),
+        "torch": ", ".join(sorted({effect.torch for effect in effects})),
         "verdict": verdict_of(low, high, 0.0), "withheld": "",
     }  # fmt: skip
     return effects[0].model_copy(update=combined)

@@ -59,7 +59,7 @@ def known_effects(entries: Iterable[AtlasEntry], situation: Situation) -> list[K
             if _is_comparable(effect, situation):
                 levels = tuple(sorted((factor, after) for factor, (_, after) in effect.changes.items()))
                 by_levels.setdefault(levels, []).append((entry.machine, effect))
-    return [_known_effect(dict(levels), found, situation) for levels, found in sorted(by_levels.items())]
+    return [_known_effect(dict(levels), rows, situation) for levels, rows in sorted(by_levels.items())]
 
 
 def _is_comparable(effect: StoredEffect, situation: Situation) -> bool:
@@ -85,7 +85,7 @@ def _known_effect(levels: Mapping[str, str], found: Sequence[_Found], situation:
 def _summarise(levels: Mapping[str, str], found: Sequence[_Found], here: bool) -> KnownEffect:
     row = pool_effects(found)
     ratio = row.general.ratio if row.general else row.machines[0].effect.ratio
-    verdicts = [one.effect.verdict for one in row.machines]
+    verdicts = [machine.effect.verdict for machine in row.machines]
     count, faster, slower = len(verdicts), verdicts.count("faster"), verdicts.count("slower")
     if ratio > 1.0 and 2 * faster > count:
         return KnownEffect(levels, ratio, "faster", faster, count, here)

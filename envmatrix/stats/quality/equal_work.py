@@ -127,7 +127,7 @@ def unstable_checks(measured: Measurements, plan: Plan, workload: str) -> dict[s
 
     It varies by more than the tolerance and more than a loss may differ, so skipped work could go unnoticed.
     """
-    found: dict[str, str] = {}
+    unstable: dict[str, str] = {}
     for name in dict.fromkeys(arm.reference for arm in plan.arms if arm.reference and arm.workload == workload):
         copy = next((arm for arm in plan.arms if arm.reference == name and arm.workload == workload), None)
         if copy is None or name not in measured.facts:
@@ -139,11 +139,11 @@ def unstable_checks(measured: Measurements, plan: Plan, workload: str) -> dict[s
             middle = abs(float(np.median(values))) if values.size else 0.0
             if values.size > 1 and float(np.ptp(values)) > max(allowed, LOSS_RELATIVE) * middle:
                 check, where = column.partition(".")[2], name.partition(":")[0]
-                found[check] = (
+                unstable[check] = (
                     f"{check} cannot be used as a check: in {where} itself it varies from {values.min():.4g} to "
                     f"{values.max():.4g}, more than its tolerance of {100 * allowed:g}%"
                 )
-    return found
+    return unstable
 
 
 def unchecked(workload: Workload | None, unstable: Collection[str] = ()) -> bool:

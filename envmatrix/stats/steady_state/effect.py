@@ -94,10 +94,10 @@ def steady_between(
     """
     (old, new), plan = arms, analysis.plan
     if new.name == interleaved_original(old.reference, plan):
-        found = steady_between(measured, analysis, (new, old), invert_effect(effect, new, old), several)
-        return found and _inverted(found)
+        inverted = steady_between(measured, analysis, (new, old), invert_effect(effect, new, old), several)
+        return inverted and _inverted(inverted)
     is_listed = old.name == interleaved_original(new.reference, plan)
-    family = next((one for one in families(plan) if is_listed and new in one.arms), None)
+    family = next((candidate for candidate in families(plan) if is_listed and new in candidate.arms), None)
     if family is None and (old.reference is None or old.reference != new.reference):
         return None
     together = family.together if family else pairs_to_pick_from(plan, measured, old, new)
