@@ -52,7 +52,7 @@ def test_sacct_tells_out_of_memory_cancelled_and_completed_apart(cluster, tmp_pa
     for state, text in bodies.items():
         script = tmp_path / f"{state}.sh"
         script.write_text(text.replace("#!/bin/sh\n", "#!/bin/sh\n#SBATCH --mem=100M\n#SBATCH --output=/dev/null\n"))
-        jobs[state] = client.submit(script)
+        jobs[state] = client.submit_script(script)
     wait_for(lambda: any(job == jobs["CANCELLED"] for job, *_ in cluster.jobs("running")), 60, "the job")
     client.delete([jobs["CANCELLED"]])
     for state, job in jobs.items():

@@ -39,9 +39,9 @@ def test_a_job_that_fails_before_its_first_line_has_a_log_and_a_node_that_cannot
     script, log = tmp_path / "script.sh", tmp_path / "50 % full" / "slurm-1.log"
     script.write_text("#!/no/such/shell\n")
     client = SlurmClient()
-    client.submit(script, log)
+    client.submit_script(script, log)
     wait_for(lambda: log.exists() and "/no/such/shell" in log.read_text(), 60, "the log")
-    job = client.submit(script, tmp_path / "nowhere" / "slurm-1.log")
+    job = client.submit_script(script, tmp_path / "nowhere" / "slurm-1.log")
     wait_for(lambda: client.exit_status(job) == CANNOT_WRITE, 60, "the end of the job")
 
 
