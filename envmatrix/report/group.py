@@ -250,9 +250,9 @@ class Group:
         alone = {row.arm.name: f"{row.arm.runs} *" for row in self.alone}
         names = [row.arm.environment for row in self.rows if row.effect and row.effect.reference in alone]
         copies = list_names(list(dict.fromkeys(alone.values())))
-        are = "runs without pauses, and is" if len(names) == 1 else "run without pauses, and are"
-        copy = f'"{copies}", a further copy of {self.baseline_name} that also runs without pauses'
-        return f"* {list_names(names)} {are} compared with {copy}." if names else ""
+        copy = f'"{copies}", a further copy of {self.baseline_name} that runs this way too'
+        text = f"* Processes of {list_names(names)} run from start to end; they do not take turns with the others"
+        return f"{text}. They are compared with {copy}." if names else ""
 
     @property
     def has_cost(self) -> bool:
