@@ -30,8 +30,8 @@ ENOUGH_MINUTES = math.ceil(LEAST_PHASES * PHASE_S / 60)
 #: Note for a run that is long enough. Longer phases make more than 5 % of intervals miss the long-term mean, but not
 #: the mean over the run itself (docs/noise.md).
 LONGER = (
-    "The intervals describe this machine during this run. If the machine's speed changes for minutes at a time, other "
-    "runs may have ratios outside these intervals."
+    "The intervals describe this machine during this run. If the speed of the machine changes for minutes at a time, "
+    "other runs may have ratios outside these intervals."
 )
 #: How often slow cosines stand out by chance in each test, if blocks are independent.
 PROMINENCE_ERROR = 0.1
