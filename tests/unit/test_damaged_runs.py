@@ -171,6 +171,7 @@ def change(file, old, new):
         ),
         ("run.json", '"arms": [', '"arms": [], "x": [', "(arms: the list is empty)"),
         ("run.json", '"workloads": {', '"workloads": {}, "x": {', "is missing, but the plan uses it)"),
+        ("run.json", '"side": null', '"side": "old"', "old is missing, but an environment belongs to it"),
         ("run.json", '"memory_nodes": null', '"memory_nodes": "9-1"', "'9-1' is not a CPU list"),
         ("run.json", '"name": "control:', '"name": "other:', "run.json:"),
         ("run.json", '"created": ', '"created" ', "run.json:4:12: not valid JSON: Expecting ':' delimiter"),
