@@ -15,6 +15,7 @@ from envmatrix.build.cache import Cache
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines import docker_client, podman
 from envmatrix.engines.base import Limits
+from envmatrix.engines.catalog import choose_engine
 from envmatrix.engines.docker import _container_user, container_config
 from envmatrix.engines.docker_client import podman_host
 from envmatrix.engines.podman import PodmanEngine
@@ -168,3 +169,12 @@ def test_gpus_are_asked_for_by_their_cdi_names_and_refused_where_podman_would_ig
     engine.check_limits(client("5.4.0"), job)
     with pytest.raises(EngineError, match=r"Podman 4\.9\.3 gives containers no NVIDIA GPUs"):
         engine.check_limits(client("4.9.3"), job)
+
+
+def test_engine_auto_takes_podman_only_without_docker_and_apptainer(monkeypatch: pytest.MonkeyPatch) -> None:
+    for engine in ("docker.DockerEngine", "apptainer.ApptainerEngine"):
+        monkeypatch.setattr(f"envmatrix.engines.{engine}.unavailable", lambda self: "not here")
+    monkeypatch.setattr(PodmanEngine, "unavailable", lambda self: None)
+    said: list[str] = []
+    assert choose_engine(said.append) == "podman"
+    assert said == ["engine auto: podman (no docker: not here; no apptainer: not here)"]
