@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column
 from rich.text import Text
 
 from envmatrix.plan import Slot, shown_name
@@ -102,6 +103,15 @@ class LineProgress:
         return "; ".join(text for text in (estimate.headline(), outlook) if text)
 
 
+class _BarAndEstimate(Progress):
+    """A bar in one line, and the estimate below it, folded between words."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Return the bar, and the estimate if there is one."""
+        yield self.make_tasks_table(self.tasks)
+        yield from (Text(task.fields["best"]) for task in self.tasks if task.fields["best"])
+
+
 class BarProgress(LineProgress):
     """A bar with the running environment, the time left, and the best estimate so far."""
 
@@ -110,12 +120,11 @@ class BarProgress(LineProgress):
         self.console = console
         self.began = time.monotonic()
         self.ends = math.inf
-        self.bar = Progress(
+        self.bar = _BarAndEstimate(
             TimeElapsedColumn(),
             TextColumn("block {task.fields[block]}"),
             BarColumn(bar_width=24),
-            TextColumn("{task.fields[left]} left  {task.fields[now]}", markup=False),
-            TextColumn("{task.fields[best]}", markup=False),
+            TextColumn("{task.fields[left]} left  {task.fields[now]}", markup=False, table_column=Column()),
             console=console,
             transient=True,
         )

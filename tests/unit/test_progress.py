@@ -132,6 +132,19 @@ def test_of_those_that_take_turns_no_single_one_is_named():
     assert bar.bar.tasks[0].fields["now"] == "8 interleaved"
 
 
+def test_a_long_estimate_is_below_the_bar_and_cuts_nothing_of_it():
+    console = Console(file=io.StringIO(), width=80)
+    bar = BarProgress(EXPERIMENT, console)
+    bar.trial_begins(PLAN.block(0)[0], 100.0)
+    bar.bar.update(bar.task, best=f"still open: {', '.join(f'environment-{number}' for number in range(9))}")
+    console.print(bar.bar.get_renderable())
+    first, *estimate = console.file.getvalue().splitlines()
+    assert first.split()[1:3] == ["block", "1"]
+    assert first.rstrip().endswith(PLAN.block(0)[0].arm.environment)
+    assert "\N{HORIZONTAL ELLIPSIS}" not in console.file.getvalue()
+    assert " ".join(" ".join(estimate).split()) == bar.bar.tasks[0].fields["best"]
+
+
 def test_quiet_means_quiet_of_long_trials_too():
     progress = LineProgress(EXPERIMENT, quiet=True, tell=pytest.fail, every_s=0.001)
     progress.trial_begins(PLAN.block(0)[0], 100.0)
