@@ -93,22 +93,21 @@ def ask(question: str) -> bool:
 
 
 def call(function: Callable[..., Answer], arguments: Arguments, **more: Any) -> Answer:
-    """Call a function of the API with the arguments and options of the same names, and with ``more``.
+    """Call a function of the API with ``more``, and with the arguments and options named like its other parameters.
 
     It also gets the command line, the options of the launcher and the progress display, if it takes them. An option
     that was not given (None) leaves the function's default.
     """
     from envmatrix.cli.launching import read_launcher_options
 
-    values = {
+    options = {
         **vars(arguments),
         "command": tuple(sys.argv[1:]),
         "progress": print_progress,
         "launcher_options": read_launcher_options(arguments),
-        **more,
     }
-    named = {}
-    for name, parameter in inspect.signature(function).parameters.items():
-        if name in values and (values[name] is not None or parameter.default is parameter.empty):
-            named[name] = values[name]
-    return function(**named)
+    parameters = inspect.signature(function).parameters.items()
+    given = {
+        name for name, parameter in parameters if options.get(name) is not None or parameter.default is parameter.empty
+    }
+    return function(**{name: options[name] for name in given - more.keys() if name in options}, **more)
