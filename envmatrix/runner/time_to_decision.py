@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from scipy.special import stdtrit
 
@@ -42,8 +42,10 @@ def effect_label(effect: Effect, among: Collection[Effect]) -> str:
     return f"{effect.environment}{workload}{engine}"
 
 
-def _blocks_text(blocks: int) -> str:
-    return f"beyond {MOST_BLOCKS}" if blocks > MOST_BLOCKS else str(blocks)
+def _list_first(texts: Sequence[str], rest: str = "more") -> str:
+    """Return the first texts, and how many there are besides."""
+    omitted = len(texts) - _MAX_NAMED
+    return ", ".join([*texts[:_MAX_NAMED], *([f"{omitted} {rest}"] if omitted > 0 else [])])
 
 
 def decision_forecast(effects: Collection[Effect], target: float, budget_ends: float) -> str:
@@ -58,10 +60,9 @@ def decision_forecast(effects: Collection[Effect], target: float, budget_ends: f
     ]
     if not forecasts:
         return ""
-    ordered = sorted(forecasts)
-    entries = [f"{name} {_blocks_text(blocks)}" for blocks, name in ordered[:_MAX_NAMED]]
-    omitted = len(ordered) - len(entries)
-    omitted_text = f", {omitted} more by {_blocks_text(ordered[-1][0])}" if omitted else ""
-    return (
-        f"±{target:.1%} at about block: {', '.join(entries)}{omitted_text} (the budget ends at about {budget_ends:.0f})"
-    )
+    forecasts.sort()
+    near = [(blocks, name) for blocks, name in forecasts if blocks <= MOST_BLOCKS]
+    far = _list_first([name for blocks, name in forecasts if blocks > MOST_BLOCKS])
+    texts = [_list_first([f"{name} {blocks}" for blocks, name in near], f"more by {near[-1][0]}")] if near else []
+    texts += [f"{far} beyond {MOST_BLOCKS}"] if far else []
+    return f"±{target:.1%} at about block: {'; '.join(texts)} (the budget ends at about {budget_ends:.0f})"

@@ -82,6 +82,8 @@ def test_the_outlook_names_what_is_known_first_and_nothing_that_is_known_already
     many = [effect(f"e{number}", 0.03) for number in range(8)]
     assert ", 2 more by 11 (" in decision_forecast(many, 0.02, 9)
     assert decision_forecast(found[2:], 0.02, 9) == ""
+    far = [effect("near", 0.03), effect("far", 0.7), effect("farther", 0.8)]
+    assert decision_forecast(far, 0.02, 9).startswith("±2.0% at about block: near 11; far, farther beyond 2000 (the")
     assert decision_forecast([effect("hopeless", 0.7)], 0.02, 9).startswith(
         "±2.0% at about block: hopeless beyond 2000 ("
     )
