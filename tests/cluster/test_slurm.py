@@ -18,6 +18,7 @@ from envmatrix.engines.catalog import find_engine
 from envmatrix.results import RunFolder
 from envmatrix.trials.experiment import design_environments
 from tests.accounts import check_account
+from tests.cluster.conftest import command
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1200)]
 SLURM = ("--launcher", "slurm")
@@ -269,7 +270,7 @@ def test_a_ctrl_c_at_a_terminal_asks_whether_to_cancel_the_jobs(project, cluster
     project.held.hold(1)
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "envmatrix", "bench", "short", *SLURM], cwd=project.folder, stdin=theirs, stdout=theirs,
+        [sys.executable, *command(), "bench", "short", *SLURM], cwd=project.folder, stdin=theirs, stdout=theirs,
         stderr=theirs, env=project.variables, start_new_session=True,
     )  # fmt: skip
     os.close(theirs)
