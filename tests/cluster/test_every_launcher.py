@@ -43,7 +43,7 @@ LEVELS = "  how: {none: {env: {HOW: null}}, " + ", ".join(f"{kind}: {{env: {{HOW
 ENVIRONMENTS = "".join(f"  {kind}: {{how: {kind}}}\n" for kind in KINDS)
 BREAKING = (
     f"\n  breaking: {{environments: [{', '.join(KINDS)}], workloads: short, schedule: sequential, max_blocks: 1, "
-    "budget: 60m, trial_limit: 10s}\n"
+    "budget: 60m, trial_limit: 6s}\n"
 )
 #: The command is on a machine whose clock is an hour late.
 LATE = """
@@ -51,11 +51,11 @@ import time
 now = time.time
 time.time = lambda: now() - 3600
 """
-#: Its jobs wait ten seconds for an unwritable folder instead of a minute.
+#: Its jobs wait three seconds for an unwritable folder instead of a minute.
 IMPATIENT = """
 from envmatrix.launchers import block_orders
 assert block_orders.PATIENCE_S == 60
-block_orders.PATIENCE_S = 10.0
+block_orders.PATIENCE_S = 3.0
 """
 
 
