@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envmatrix.api.places import PathLike
 from envmatrix.errors import InputError
-from envmatrix.matrix import Matrix
+from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.parse import parse
 from envmatrix.matrix.template import MatrixTemplate
@@ -33,15 +33,13 @@ class OrderAtlas:
     shown: str
     entries: tuple[AtlasEntry, ...]
 
-    def known(
-        self, matrix: Matrix, baseline: str, workloads: Iterable[str], *, is_elsewhere: bool
-    ) -> list[KnownEffect]:
-        """Return what is known of changes to the baseline of a matrix; ``is_elsewhere``: not for this processor."""
+    def known(self, matrix: Matrix, design: Design, *, is_elsewhere: bool) -> list[KnownEffect]:
+        """Return what is known of changes to a design's baseline; ``is_elsewhere``: not for this processor."""
         folder = Path(matrix.path).resolve().parent
-        works = frozenset(_work(matrix.workloads[name], folder) for name in workloads)
-        levels = resolve_environment(matrix, baseline, {}).levels
+        works = frozenset(_work(matrix.workloads[name], folder) for name in design.workloads)
+        levels = resolve_environment(matrix, design.baseline, {}).levels
         processor = None if is_elsewhere else this_processor()
-        return known_effects(self.entries, Situation(baseline, levels, works, processor))
+        return known_effects(self.entries, Situation(design.baseline, levels, works, processor))
 
 
 def read_order_atlas(folder: PathLike | None, progress: ProgressCallback) -> OrderAtlas | None:
@@ -66,7 +64,7 @@ def order_environments(
         return starter
     matrix = parse(starter.text(), Path("matrix.yaml"))
     design = matrix.designs["default"]
-    known = atlas.known(matrix, design.baseline, design.workloads, is_elsewhere=is_elsewhere)
+    known = atlas.known(matrix, design, is_elsewhere=is_elsewhere)
     baseline = resolve_environment(matrix, design.baseline, {}).levels
     by_name: dict[str, KnownEffect] = {}
     for name in starter.environments:
@@ -81,15 +79,15 @@ def order_environments(
 
 
 def order_search(
-    atlas: OrderAtlas | None, matrix: Matrix, baseline: str, workloads: Iterable[str],
-    factors: Mapping[str, Sequence[str]], progress: ProgressCallback, *, is_elsewhere: bool,
+    atlas: OrderAtlas | None, matrix: Matrix, design: Design, factors: Mapping[str, Sequence[str]],
+    progress: ProgressCallback, *, is_elsewhere: bool,
 ) -> tuple[KnownEffect, ...]:  # fmt: skip
     """Return what an atlas (None: nothing) knows of the levels that are searched, if it decides anything."""
     if atlas is None:
         return ()
     known = {
         "+".join(f"{factor}={level}" for factor, level in effect.levels.items()): effect
-        for effect in atlas.known(matrix, baseline, workloads, is_elsewhere=is_elsewhere)
+        for effect in atlas.known(matrix, design, is_elsewhere=is_elsewhere)
         if all(level in factors.get(factor, ()) for factor, level in effect.levels.items())
     }
     progress(order_text(known, atlas.shown))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from envmatrix.api.places import PathLike, find_matrix, find_run, parse_fraction
+from envmatrix.api.places import PathLike, find_matrix, find_run, parse_argument
 from envmatrix.api.result import Result
 from envmatrix.api.runs import Watch, find_run_host, finish_run, line_progress_watch, run_path
 from envmatrix.build.cache import file_digest
@@ -34,7 +34,7 @@ from envmatrix.system.signature import PACK, sign_text
 from envmatrix.trials.experiment import Experiment, find_bench_copy, reopen_experiment
 from envmatrix.trials.images import build_places
 from envmatrix.trials.new_run import NewRun
-from envmatrix.units import parse_bytes
+from envmatrix.units import parse_bytes, parse_percent
 
 _UNVERIFIED_NOTE = (
     "this runs the archive's own bench/ on this host and in its environments; neither --signers nor "
@@ -83,7 +83,9 @@ def pack_run(
     packed_run = _load_checked_run(folder, progress)
     places = build_places(matrix_file, find_bench_copy(packed_run.bench_digest))
     contents = collect_files(folder, packed_run, matrix_file, places)
-    contents |= collect_programs(local_run := folder.load_for_resume(), _size_limit(programs))
+    contents |= collect_programs(
+        local_run := folder.load_for_resume(), parse_argument("programs", programs, parse_bytes) if programs else 0
+    )
     files: dict[str, Path] = {}
     if any(isinstance(find_engine(arm.engine), (HasBills, HasImageFiles)) for arm in packed_run.plan.arms):
         experiment = reopen_experiment(folder, matrix_file, progress)
@@ -151,13 +153,6 @@ def _report_left_out(lines: Iterable[str], folder: RunFolder, progress: Progress
     return redacted_lines
 
 
-def _size_limit(programs: int | str) -> int:
-    try:
-        return parse_bytes(programs) if programs else 0
-    except ValueError as error:
-        raise InputError(f"programs: {error}") from error
-
-
 def reproduce(
     archive: PathLike, run: PathLike | Result | None = None, *, sha256: str = "", signers: PathLike | None = None,
     tolerance: float | str = 0.05, rebuild: bool = False, programs: Mapping[str, PathLike] | None = None,
@@ -193,7 +188,7 @@ def reproduce(
         InterruptedRunError: Ctrl-C ended the run; the message shows how to resume.
 
     """
-    limit = parse_fraction("tolerance", tolerance)
+    limit = parse_argument("tolerance", tolerance, parse_percent)
     opened = open_archive(archive, sha256=sha256, signers=signers, results=results, progress=progress)
     earlier_run = run_path(run)
     if earlier_run is not None:

@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from envmatrix.errors import InputError, suggestion
 from envmatrix.matrix import Matrix, load
@@ -13,12 +14,12 @@ from envmatrix.matrix.parse import parse
 from envmatrix.results import Run, RunFolder
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.system.project import default_matrix
-from envmatrix.units import parse_percent
 
 #: A file or folder.
 PathLike = str | os.PathLike[str]
 #: Names, or one text with names separated by commas.
 Names = str | Sequence[str]
+Number = TypeVar("Number", int, float)
 
 
 _DEFAULT_MATRIX = Path("matrix.yaml")
@@ -104,8 +105,8 @@ def split_names(names: Names | None) -> tuple[str, ...] | None:
     return tuple(name.strip() for name in names.split(",")) if isinstance(names, str) else tuple(names)
 
 
-def parse_fraction(name: str, value: float | str, parse: Callable[[object], float] = parse_percent) -> float:
-    """Return an argument such as 0.03 or '3%' as a number. Raises InputError with the argument's name."""
+def parse_argument(name: str, value: object, parse: Callable[[object], Number]) -> Number:
+    """Return an argument such as '3%' or '10m' as a number. Raises InputError with the argument's name."""
     try:
         return parse(value)
     except ValueError as error:

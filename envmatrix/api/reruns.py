@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from envmatrix.api.places import Names, PathLike, find_run, matrix_of_run, parse_fraction, split_names
+from envmatrix.api.places import Names, PathLike, find_run, matrix_of_run, parse_argument, split_names
 from envmatrix.api.result import Result
 from envmatrix.api.runs import finish_run, line_progress_watch, place_run
 from envmatrix.errors import ExitCode, InputError, InterruptedRunError, NothingRanError
@@ -63,7 +63,7 @@ def rerun(
         InterruptedRunError: Ctrl-C ended the run; the message shows how to resume.
 
     """
-    limit = parse_fraction("allowed", allowed, parse_tolerance)
+    limit = parse_argument("allowed", allowed, parse_tolerance)
     overrides = Overrides(
         budget=budget, max_blocks=max_blocks, workloads=split_names(workloads), environments=split_names(environments)
     )

@@ -50,7 +50,7 @@ def run(arguments: Arguments) -> int:
     from envmatrix.api.tuning import search
 
     request = _make_search_request(arguments)
-    tuning = common.call(search.begin_design_search, arguments, name_of_design=arguments.design, search_request=request)
+    tuning = common.call(search.begin_design_search, arguments, request=request)
     return answer.run_and_show_search(tuning, arguments)
 
 
@@ -61,10 +61,10 @@ def _begin_program(arguments: Arguments) -> RunningSearch:
         {f"DESIGN ({arguments.design})": arguments.design, "--matrix": arguments.matrix},
         "write that matrix with `envmatrix bench --save -- PROGRAM`, edit it, then tune it",
     )
-    request = shared_options.read_program(arguments, [arguments.engine] if arguments.engine else ())
+    program = shared_options.read_program(arguments, [arguments.engine] if arguments.engine else ())
     show = common.print_progress if arguments.show_output else lambda _: None
-    with check_unused_input(request.words):
-        return search.begin_program_search(request, _make_search_request(arguments), common.print_progress, show)
+    with check_unused_input(program.words):
+        return search.begin_program_search(program, _make_search_request(arguments), show)
 
 
 def _make_search_request(arguments: Arguments) -> SearchRequest:

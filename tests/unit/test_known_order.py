@@ -313,7 +313,9 @@ def test_a_search_records_what_ordered_it_and_resumes_with_it(tuned_folder):
         effect("d", 1.01, place),
     )  # fmt: skip
     said, atlas = [], OrderAtlas("./atlas", tuple(runs))
-    begun = tunes.begin_design_search("default", SearchRequest("5m", name="mine", atlas=atlas), None, None, said.append)
+    begun = tunes.begin_design_search(
+        "default", SearchRequest(budget="5m", name="mine", atlas=atlas, progress=said.append)
+    )
     assert "order: size=large first, which was faster on 3 of 3 machines (from ./atlas)" in said
     stored = json.loads((begun.folder.path / "study.json").read_text())["known"]
     assert [one["levels"] for one in stored] == [{"size": "large"}]
