@@ -104,16 +104,14 @@ def _export_text(session: Session, form: str, place: Path | None) -> str:
 
 
 def _export_preload(session: Session, place: Path | None, *, for_image: bool) -> tuple[str, ...]:
-    """Return the preloaded files of the exported environment, after copying them to ``place``, if that is given."""
+    """Return the preloaded files of the exported environment, after copying them to ``place``, if that is given.
+
+    Raises InputError for an image without them.
+    """
     if place:
-        bundled_files = make_bundle(place, session, for_image=for_image)
-        return bundle_paths(BUNDLE_FOLDER if for_image else str(place), bundled_files)
-    return _image_preload(session) if for_image else session.preload
-
-
-def _image_preload(session: Session) -> tuple[str, ...]:
-    """Return the preloaded files if an image has them. Raises InputError otherwise."""
-    if any("/" in path for path in session.preload) and (session.prepared.mounted or not _is_image(session)):
+        return make_bundle(place, session, for_image=for_image)
+    has_files = any("/" in path for path in session.preload)
+    if for_image and has_files and (session.prepared.mounted or not _is_image(session)):
         raise InputError(
             f"the libraries of environment {session.environment.name} are files on this machine, not in an image",
             remedy="`--bundle DIR` copies them into a folder with a Dockerfile that builds anywhere",
@@ -148,29 +146,25 @@ def make_bundle(folder: Path, session: Session, *, for_image: bool = False) -> t
     """Copy the preloaded libraries of an environment into ``folder`` and return their paths in it.
 
     Bare names are returned unchanged. ``for_image``: the folder is only copied into an image, so its path may have
-    blanks. Raises InputError for a folder with other content, and for libraries inside an image.
+    blanks; return the paths there. Raises InputError for a folder with other content, and for libraries inside an
+    image.
     """
     _check_bundle_folder(folder, for_image=for_image)
     source_folders = {path: _host_folder(session, path) for path in session.preload if "/" in path}
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / _MARKER_FILE, json.dumps({"schema": 1, "environment": session.environment.name}) + "\n")
     with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as temporary_folder:
+        copies = Path(temporary_folder) / _LIBRARY_FOLDER
         for library_folder in dict.fromkeys(source_folders.values()):
-            shutil.copytree(
-                library_folder, Path(temporary_folder) / _LIBRARY_FOLDER / library_folder.name
-            )  # symbolic links become files
+            shutil.copytree(library_folder, copies / library_folder.name)  # symbolic links become files
         shutil.rmtree(folder / _LIBRARY_FOLDER, ignore_errors=True)
         if source_folders:
-            (Path(temporary_folder) / _LIBRARY_FOLDER).rename(folder / _LIBRARY_FOLDER)
+            copies.rename(folder / _LIBRARY_FOLDER)
+    libraries = f"{BUNDLE_FOLDER if for_image else folder}/{_LIBRARY_FOLDER}"
     return tuple(
-        f"{_LIBRARY_FOLDER}/{source_folders[path].name}/{PurePosixPath(path).name}" if path in source_folders else path
+        f"{libraries}/{source_folders[path].name}/{PurePosixPath(path).name}" if path in source_folders else path
         for path in session.preload
     )
-
-
-def bundle_paths(folder: str, preload: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the paths of a bundle's files if the bundle is in ``folder``."""
-    return tuple(f"{folder}/{path}" if "/" in path else path for path in preload)
 
 
 def _check_bundle_folder(folder: Path, *, for_image: bool) -> None:

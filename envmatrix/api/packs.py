@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from envmatrix.api.places import PathLike, find_matrix, find_run, parse_argument
 from envmatrix.api.result import Result
-from envmatrix.api.runs import Watch, find_run_host, finish_run, line_progress_watch, run_path
+from envmatrix.api.runs import Watch, check_has_answer, find_run_host, finish_run, line_progress_watch, run_path
 from envmatrix.build.cache import file_digest
 from envmatrix.build.locks import Locks
 from envmatrix.engines.base import HasBills, HasImageFiles
 from envmatrix.engines.catalog import find_engine
-from envmatrix.errors import ExitCode, InputError, InterruptedRunError, NothingRanError, StoreError, Where
+from envmatrix.errors import ExitCode, InputError, StoreError, Where
 from envmatrix.launchers.base import Ask
 from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder, write_whole
@@ -99,7 +99,9 @@ def pack_run(
     packages, lacking = library_contents(packed_run, locks, progress) if libraries else ({}, [])
     contents |= packages
     contents[CRATE_FILE] = make_crate(packed_run, contents)
-    left_out = _report_left_out([*not_packed_texts(local_run, contents), *lacking], folder, progress)
+    left_out = [folder.names.text(line) for line in (*not_packed_texts(local_run, contents), *lacking)]
+    for line in left_out:  # without this machine's own folders
+        progress(line)
     manifest = make_manifest(packed_run, contents, files, left_out)
     archive = Path(f"{packed_run.name}.tar.gz" if output is None else output)
     signature = sign_text(manifest.text(), key, PACK) if key else None
@@ -143,14 +145,6 @@ def redact_run(
     changed = redact(folder)
     write_reports(RunFolder(folder.path), progress=progress)
     return Result.of(RunFolder(folder.path)), changed
-
-
-def _report_left_out(lines: Iterable[str], folder: RunFolder, progress: ProgressCallback) -> list[str]:
-    """Report what a pack leaves out, and return these lines without this machine's own folders."""
-    redacted_lines = [folder.names.text(line) for line in lines]
-    for line in redacted_lines:
-        progress(line)
-    return redacted_lines
 
 
 def reproduce(
@@ -242,14 +236,7 @@ def finish_reproduction(
 ) -> tuple[Reproduction, Result]:
     """Run the plan of an archive and compare. Raises the errors of ``reproduce``."""
     result = finish_run(experiment, watch, ask)
-    name = result.name
-    compare_command = f"envmatrix reproduce {archive} {name}"
-    if result.interrupted:
-        raise InterruptedRunError(
-            "interrupted", remedy=f"to continue: envmatrix resume {name}, then: {compare_command}"
-        )
-    if result.exit_code == ExitCode.NOTHING_RAN:
-        raise NothingRanError("no trial succeeded", remedy=f"envmatrix resume {name}, then: {compare_command}")
+    check_has_answer(result, f"envmatrix reproduce {archive} {result.name}")
     return _write_reproduction(opened, experiment, tolerance), result
 
 
@@ -257,21 +244,16 @@ def compare_again(
     opened: OpenedPack, run: PathLike, results: PathLike, tolerance: float, progress: ProgressCallback
 ) -> Reproduction:
     """Compare a verified archive with an earlier run of it. Raises the errors of ``reproduce``."""
-    return _write_reproduction(opened, _reopen_reproduction(opened, run, results, progress), tolerance)
+    folder = find_run(run, results)
+    if not is_run_of_pack(opened, folder):
+        raise InputError(f"run {folder.path.name} was not started from this archive")
+    experiment = reopen_experiment(folder, opened.folder / "matrix.yaml", progress)
+    return _write_reproduction(opened, experiment, tolerance)
 
 
 def stored_exit_code(run: PathLike, results: PathLike) -> ExitCode:
     """Return the exit code of ``envmatrix bench`` for the trials that a run has on disk."""
     return Result.of(find_run(run, results)).exit_code
-
-
-def _reopen_reproduction(
-    opened: OpenedPack, run: PathLike, results: PathLike, progress: ProgressCallback
-) -> Experiment:
-    folder = find_run(run, results)
-    if not is_run_of_pack(opened, folder):
-        raise InputError(f"run {folder.path.name} was not started from this archive")
-    return reopen_experiment(folder, opened.folder / "matrix.yaml", progress)
 
 
 def _write_reproduction(opened: OpenedPack, experiment: Experiment, tolerance: float) -> Reproduction:

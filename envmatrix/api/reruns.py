@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from envmatrix.api.answers import compare
 from envmatrix.api.places import Names, PathLike, find_run, matrix_of_run, parse_argument, split_names
 from envmatrix.api.result import Result
-from envmatrix.api.runs import finish_run, line_progress_watch, place_run
-from envmatrix.errors import ExitCode, InputError, InterruptedRunError, NothingRanError
+from envmatrix.api.runs import check_has_answer, finish_run, line_progress_watch, place_run
+from envmatrix.errors import InputError
 from envmatrix.launchers.catalog import DEFAULT
 from envmatrix.matrix import Design, load
 from envmatrix.results import RunFolder
 from envmatrix.results.run import LauncherOptions
 from envmatrix.stats.comparisons.result import Comparison
-from envmatrix.stats.comparisons.within_run import compare_sides
-from envmatrix.stats.measurements import read_measurements
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.trials.comparison_sides import Side, check_comparable, side_design
 from envmatrix.trials.experiment import Experiment, create_experiment, find_design
@@ -71,17 +70,9 @@ def rerun(
     command = ("envmatrix.rerun", str(old_path), str(new_path))
     new_run = NewRun(results, name, launcher, launcher_options or {}, command, progress=progress)
     experiment = begin_rerun(old_path, new_path, design, overrides, new_run, engines=split_names(engines) or ())
-    return _finish_rerun(experiment, limit, progress)
-
-
-def _finish_rerun(experiment: Experiment, limit: float, progress: ProgressCallback) -> Comparison:
     result = finish_run(experiment, line_progress_watch(progress))
-    next_commands = f"envmatrix resume {result.name}, then: envmatrix compare {result.name}"
-    if result.interrupted:
-        raise InterruptedRunError("interrupted", remedy=f"to continue: {next_commands}")
-    if result.exit_code == ExitCode.NOTHING_RAN:
-        raise NothingRanError("no trial succeeded", remedy=next_commands)
-    return compare_run_sides(experiment.folder, limit)
+    check_has_answer(result, f"envmatrix compare {result.name}")
+    return compare(result, allowed=limit)
 
 
 def begin_rerun(
@@ -162,9 +153,3 @@ def _side_of_run(name: str, folder: RunFolder) -> Side:
         raise InputError(f"run {run.name} itself compares two matrices", remedy=remedy)
     file = folder.matrix_file if folder.matrix_file.exists() else folder.run_file
     return Side(name, matrix_of_run(folder, run), file, run)
-
-
-def compare_run_sides(folder: RunFolder, allowed: float = 0.0) -> Comparison:
-    """Compare the two sides of a run that ``begin_rerun`` created."""
-    run = folder.load()
-    return compare_sides(run, read_measurements(folder, run.plan), allowed)

@@ -70,12 +70,12 @@ def write_or_print(text: str | bytes, output: Path | None) -> None:
         sys.stdout.buffer.write(text)
 
 
-def console(*, stderr: bool = False) -> Console:
+def console() -> Console:
     """Return a console; for a file or pipe, its lines are wide enough for every table."""
     from rich.console import Console
 
-    console = Console(stderr=stderr, highlight=False)
-    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=_PIPE_WIDTH)
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=_PIPE_WIDTH)
 
 
 def print_progress(text: str) -> None:

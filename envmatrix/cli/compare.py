@@ -100,6 +100,7 @@ def _check_options(arguments: Arguments) -> None:
 def _rerun(arguments: Arguments) -> int:
     """Measure both sides in one run and compare them; if interrupted, print how to continue."""
     from envmatrix.api import reruns
+    from envmatrix.api.answers import compare
 
     overrides, new_run = shared_options.read_overrides(arguments), shared_options.read_new_run(arguments)
     experiment = common.call(reruns.begin_rerun, arguments, overrides=overrides, new_run=new_run)
@@ -108,9 +109,7 @@ def _rerun(arguments: Arguments) -> int:
     if code == ExitCode.INTERRUPTED:
         common.print_progress(f"then: envmatrix compare {result.name}{_gate_options(arguments)}")
         return code
-    return _report_comparison(
-        reruns.compare_run_sides(experiment.folder, arguments.fail_slower or 0.0), arguments, result, code
-    )
+    return _report_comparison(compare(result, allowed=arguments.fail_slower or 0.0), arguments, result, code)
 
 
 def _report_comparison(
