@@ -5,19 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envmatrix.cli import answer, common, launching, shared_options
-from envmatrix.cli.grammar import (
-    Arguments,
-    Parser,
-    declare,
-    declare_flag,
-    duration,
-    nonempty_path,
-    one_name,
-    tolerance,
-    whole_number,
-)
+from envmatrix.cli.grammar import Arguments, Parser, declare, declare_flag, nonempty_path, one_name, whole_number
 from envmatrix.errors import ExitCode, InputError, first_code
 from envmatrix.launchers.catalog import DEFAULT
+from envmatrix.units import parse_duration, parse_tolerance
 
 if TYPE_CHECKING:
     from envmatrix.api.result import Result
@@ -35,7 +26,7 @@ def add_arguments(parser: Parser) -> None:
     declare(parser, "new", "NEWER", "the newer run", one_name, nargs="?")
     parser.add_list("--environments", "ENV", "OLD,NEW within one run; for two runs: only these")
     text = "exit code 5 if it is surely slower by more than this (0: by anything)"
-    declare(parser, "--fail-slower", "PERCENT", text, tolerance)
+    declare(parser, "--fail-slower", "PERCENT", text, parse_tolerance)
     declare_flag(parser, "--fail-undecided", "with --fail-slower: exit code 6 if there are too few data to say")
     declare(parser, "--junit", "FILE", "write the answers as JUnit tests, for a CI server", nonempty_path)
     declare_flag(parser, "--anyway", "compare runs that are not comparable, with a warning")
@@ -58,7 +49,7 @@ def _add_rerun(parser: Parser) -> None:
     declare(group, "--design", "DESIGN", "the design of the newer one (default: default)", one_name)
     parser.add_list("--workloads", "NAME", "only these: a,b, or repeat the option", target=group)
     parser.add_list("--engine", "NAME", "the engines (default: the design's)", target=group, dest="engines")
-    declare(group, "--budget", "TIME", "stop after this time, such as 90s, 10m or 2h", duration)
+    declare(group, "--budget", "TIME", "stop after this time, such as 90s, 10m or 2h", parse_duration)
     declare(group, "--max-blocks", "N", "stop after this many blocks", whole_number(1))
     declare(group, "--name", "NAME", "name of the run (default: design and time)")
     launching.add_launcher(parser)

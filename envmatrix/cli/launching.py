@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from envmatrix.cli.grammar import Arguments, Parser, declare, duration, one_name
+from envmatrix.cli.grammar import Arguments, Parser, declare, one_name
 from envmatrix.errors import InputError
 from envmatrix.launchers.base import Option
 from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, check_options, usable_kinds
+from envmatrix.units import parse_duration
 
 if TYPE_CHECKING:
     from envmatrix.api.program.place import ProgramPlace
@@ -47,7 +48,7 @@ def _add_option(parser: Parser, group: argparse._ArgumentGroup, option: Option) 
     if option.takes == "names":
         parser.add_list(word, option.metavar, f"{text}: a,b, or repeat the option", dest=dest, target=group)
     elif option.takes == "duration":
-        declare(group, word, option.metavar, text, duration, dest=dest)
+        declare(group, word, option.metavar, text, parse_duration, dest=dest)
     else:
         declare(group, word, option.metavar, text, dest=dest)
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from envmatrix.cli import answer, common, launching, shared_options
-from envmatrix.cli.grammar import Arguments, Parser, declare, duration, percentage, whole_number
+from envmatrix.cli.grammar import Arguments, Parser, declare, whole_number
 from envmatrix.errors import InputError
+from envmatrix.units import parse_duration, parse_percent
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     shared_options.add(parser, "run")
-    declare(parser, "--budget", "TIME", "a new budget for the whole run, such as 90s, 10m or 2h", duration)
-    declare(parser, "--target", "PERCENT", "a new target for the whole run, such as 1%%", percentage)
+    declare(parser, "--budget", "TIME", "a new budget for the whole run, such as 90s, 10m or 2h", parse_duration)
+    declare(parser, "--target", "PERCENT", "a new target for the whole run, such as 1%%", parse_percent)
     declare(parser, "--max-blocks", "N", "stop after this many blocks: more than before", whole_number(1))
     shared_options.add(parser, "--matrix", "--results")
     launching.add_launcher_options(parser)

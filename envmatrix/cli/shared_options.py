@@ -7,23 +7,21 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envmatrix.cli import common
+from envmatrix.cli import common, launching
 from envmatrix.cli.grammar import (
     Arguments,
     Parser,
     declare,
     declare_flag,
-    duration,
-    hourly_price,
     nonempty_path,
     nonempty_text,
     one_name,
-    percentage,
     shell_command,
     whole_number,
 )
 from envmatrix.engines.catalog import AUTO, DEFAULT, ENGINES, choose_engine
 from envmatrix.errors import InputError
+from envmatrix.units import parse_duration, parse_percent, parse_price
 
 if TYPE_CHECKING:
     from envmatrix.api.program.request import ProgramRequest
@@ -48,7 +46,7 @@ _FLAGS = {
 _OPTIONS: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "environment": ("ENV", one_name, "a named environment"),
     "--matrix": ("FILE", Path, "the matrix (default: ./matrix.yaml)"),
-    "--price": ("PRICE/h", hourly_price, "what the machines cost, such as 1.20/h: adds cost, and energy if readable"),
+    "--price": ("PRICE/h", parse_price, "what the machines cost, such as 1.20/h: adds cost, and energy if readable"),
     "--atlas": (
         "FOLDER",
         nonempty_path,
@@ -99,10 +97,8 @@ def add_chosen(parser: Parser) -> None:
 
 def add_process_place(parser: Parser) -> None:
     """Add --image, --launcher and the launchers' options, for commands that start one process."""
-    from envmatrix.cli.launching import add_launcher
-
     add(parser, "--image")
-    add_launcher(parser)
+    launching.add_launcher(parser)
 
 
 def open_chosen_environment(options: Arguments, host: Host | None = None) -> Session:
@@ -110,9 +106,8 @@ def open_chosen_environment(options: Arguments, host: Host | None = None) -> Ses
     from dataclasses import replace
 
     from envmatrix.api.chosen import open_environment
-    from envmatrix.cli.launching import read_process_place
 
-    gpus = read_process_place(options).gpus if "launcher" in options else ()
+    gpus = launching.read_process_place(options).gpus if "launcher" in options else ()
     image = getattr(options, "image", None) or ""
     session = common.call(open_environment, options, image=image, host=host)
     return replace(session, gpus=gpus)
@@ -121,9 +116,8 @@ def open_chosen_environment(options: Arguments, host: Host | None = None) -> Ses
 def run_elsewhere(options: Arguments, limit_s: float, *, in_own_folder: bool = False) -> SingleTrial | None:
     """Run the command in the chosen environment as a trial of --launcher; None if that is this machine."""
     from envmatrix.api.program.single_trial import find_node, run_single_trial
-    from envmatrix.cli.launching import read_process_place
 
-    place, command = read_process_place(options), tuple(options.command)
+    place, command = launching.read_process_place(options), tuple(options.command)
     if not place.is_elsewhere:
         return None
     options.engine = choose_engine(common.print_progress) if options.engine == AUTO else options.engine
@@ -144,8 +138,8 @@ def add_design(parser: Parser) -> None:
     parser.add_list("--environments", "ENV", "only these and the baseline: a,b, or repeat the option")
     parser.add_list("--workloads", "NAME", "only these: a,b, or repeat the option")
     declare(parser, "--seed", "N", "seed of the random order", whole_number(0))
-    declare(parser, "--budget", "TIME", "stop after this time, such as 90s, 10m or 2h", duration)
-    declare(parser, "--target", "PERCENT", "stop when every interval is this narrow, such as 2%%", percentage)
+    declare(parser, "--budget", "TIME", "stop after this time, such as 90s, 10m or 2h", parse_duration)
+    declare(parser, "--target", "PERCENT", "stop when every interval is this narrow, such as 2%%", parse_percent)
     declare(parser, "--min-blocks", "N", "no verdict before this many blocks", whole_number(2))
     declare(parser, "--max-blocks", "N", "stop after this many blocks", whole_number(1))
 
@@ -206,7 +200,6 @@ def read_program(options: Arguments, engines: Sequence[str]) -> ProgramRequest:
     """Return the program and the options of ``add_program``. Raises InputError for more than one metric."""
     from envmatrix.api.program.place import make_place
     from envmatrix.api.program.request import ProgramRequest
-    from envmatrix.cli.launching import read_launcher_options
 
     metric_options = [name for name in ("metric_regex", "metric_steps", "metric_json") if getattr(options, name)]
     if len(metric_options) > 1:
@@ -216,7 +209,7 @@ def read_program(options: Arguments, engines: Sequence[str]) -> ProgramRequest:
             remedy="use one of them; for several metrics, edit the matrix that `bench --save` writes",
         )
     words, pass_env, like = tuple(options.command), tuple(options.pass_env or ()), _read_like(options)
-    launcher, image = read_launcher_options(options), options.image or ""
+    launcher, image = launching.read_launcher_options(options), options.image or ""
     place = make_place(engines, image, options.launcher, launcher, common.print_progress)
     return common.call(ProgramRequest, options, words=words, pass_env=pass_env, like=like, place=place, atlas=None)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envmatrix.cli import answer, common, launching, shared_options
-from envmatrix.cli.grammar import Arguments, Parser, declare, duration, one_name
+from envmatrix.cli.grammar import Arguments, Parser, declare, one_name
 from envmatrix.cli.standard_input import check_unused_input
 from envmatrix.engines.catalog import AUTO, ENGINES
 from envmatrix.errors import InputError
+from envmatrix.units import parse_duration
 
 if TYPE_CHECKING:
     from envmatrix.api.tuning.space import SearchRequest
@@ -23,7 +24,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_list("--factors", "NAME", "search only these: a,b, or repeat the option")
     text = "Optuna sampler that proposes configurations: tpe, nsga2, random (default: none)"
     declare(parser, "--sampler", "NAME", text, one_name)
-    declare(parser, "--budget", "TIME", "total time of all trials, such as 20m (default) or 2h", duration)
+    declare(parser, "--budget", "TIME", "total time of all trials, such as 20m (default) or 2h", parse_duration)
     shared_options.add(parser, "--atlas")
     declare(parser, "--name", "NAME", "name of the search (default: program and time)")
     shared_options.add(parser, "--results")
