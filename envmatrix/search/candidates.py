@@ -13,12 +13,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from envmatrix.search.model import Floats, Ints
 from envmatrix.search.space import Codes, Space
 from envmatrix.stats.meta_analysis.known_effects import KnownEffect
 
-Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-Ints = NDArray[np.int64]
 #: Cells are tied if their expected log gains differ by less; the one with the fewest settings is taken.
 EQUAL_GAIN = 0.01
 #: A level or pair that never worked is excluded after so many failures.

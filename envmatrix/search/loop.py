@@ -24,7 +24,7 @@ from envmatrix.runner.progress import LineProgress
 from envmatrix.search.answer import find_expected_best, settings_text
 from envmatrix.search.search import MIN_BLOCKS, REFERENCES, Budget, Proposal, Search
 from envmatrix.search.space import Space
-from envmatrix.search.steps import Step, count_trials, dropped_levels, read_step, running_share, spent_s
+from envmatrix.search.steps import Step, count_trials, dropped_levels, read_step, running_and_gap_s, spent_s
 from envmatrix.search.study import Place, Study, StudyFolder
 from envmatrix.system.progress import ProgressCallback, duration_text, report_once
 from envmatrix.trials.experiment import Experiment, create_experiment, reopen_experiment
@@ -97,7 +97,8 @@ class RunningSearch:
     @property
     def running_s(self) -> float:
         """Seconds left for trials alone, without the gaps between them, as a run counts its budget."""
-        return self.left_s * running_share(self.steps, self.sessions)
+        running, gap = running_and_gap_s((span for step in self.steps for span in step.spans), self.sessions)
+        return self.left_s * (running / (running + gap) if running else 1.0)
 
     @property
     def peaks(self) -> dict[str, int]:
@@ -310,16 +311,15 @@ def _check_baseline(tuning: RunningSearch, ending: RunEnding) -> None:
 def _announce_step(tuning: RunningSearch, step: Proposal, number: int) -> None:
     """Report the progress of the search and the next step."""
     seen_count = len({row for past_step in tuning.steps for row in past_step.batch.rows})
-    best = find_expected_best(tuning.search, tuning.steps) if tuning.steps else None
-    ahead = "none ahead so far"
-    if best:
-        name = settings_text(tuning.space.settings(best.row))
-        ahead = f"best so far {name}: the model expects {best.ratio:.2f}x, not confirmed"
+    row, ratio = find_expected_best(tuning.search, tuning.steps) if tuning.steps else (0, 1.0)
+    best_text = (
+        f"best so far {settings_text(tuning.space.settings(row))}: the model expects {ratio:.2f}x, not confirmed"
+    )
     work_text = (
         f"{step.blocks} blocks of it" if step.phase == "confirm" else format_count(len(step.rows), "configuration")
     )
     work_text += f" in {step.blocks} blocks at the same time" if step.phase != "confirm" and step.blocks > 1 else ""
     tuning.progress(
         f"{step.phase} ({number}): {work_text}; {seen_count:,} of {len(tuning.space.codes) - 1:,} tried; "
-        f"{ahead}; {duration_text(tuning.left_s)} left"
+        f"{best_text if row else 'none ahead so far'}; {duration_text(tuning.left_s)} left"
     )
