@@ -24,7 +24,7 @@ from typing import Any
 from envmatrix.api.program.bench import ProgramRequest
 from envmatrix.api.tuning import search as tunes
 from envmatrix.errors import EnvmatrixError, InputError
-from envmatrix.search.progress import watch_step
+from envmatrix.search.loop import watch_step
 from envmatrix.search.study import StudyFolder
 from envmatrix.system.atomic_files import append_line, write_whole
 from validation import measured_parts as parts

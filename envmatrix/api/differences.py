@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from envmatrix.api.chosen import open_environment
+from envmatrix.api.environments import open_environment
 from envmatrix.api.places import PathLike, find_run
 from envmatrix.errors import InputError, suggestion
 from envmatrix.results import RunFolder

@@ -223,8 +223,8 @@ def report_unknown_variables(matrix: Matrix, design: Design, progress: ProgressC
     used_levels = {
         pair for environment in design_environments(matrix, design, {}).values() for pair in environment.levels.items()
     }
-    for doubt in find_unread_variables(matrix):
-        if (doubt.factor, doubt.level) in used_levels:
+    for level, doubt in find_unread_variables(matrix):
+        if level in used_levels:
             progress(f"warning: {doubt}")
 
 

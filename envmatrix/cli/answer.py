@@ -166,7 +166,7 @@ def explain_exit(result: Result) -> ExitCode:
 def run_and_show_search(tuning: RunningSearch, arguments: Arguments, *, is_set_up: bool = False) -> int:
     """Continue a search and print its result."""
     from envmatrix.api.tuning import search
-    from envmatrix.search.progress import watch_step
+    from envmatrix.search.loop import watch_step
 
     watch = partial(
         watch_step,

@@ -27,12 +27,12 @@ def run(arguments: Arguments) -> int:
             common.print_json({"ok": False, "mistakes": [_mistake_json(mistake) for mistake in mistakes]})
             return error.exit_code
         raise
-    unread_variables = list(find_unread_variables(matrix))
-    for doubt in unread_variables if not arguments.json else ():
+    doubts = [doubt for _, doubt in find_unread_variables(matrix)]
+    for doubt in doubts if not arguments.json else ():
         common.print_progress(f"warning: {doubt}")
     counts = {key: len(getattr(matrix, key)) for key in ("factors", "environments", "workloads", "designs")}
     listed = ", ".join(f"{number} {key if number != 1 else key[:-1]}" for key, number in counts.items())
-    warnings = [_mistake_json(doubt.as_mistake) for doubt in unread_variables]
+    warnings = list(map(_mistake_json, doubts))
     document = {"ok": True, "matrix": matrix.path, "digest": matrix.digest, **counts, "warnings": warnings}
     common.print_answer(arguments, document, f"{matrix.path} is valid: {listed}")
     return ExitCode.FINE

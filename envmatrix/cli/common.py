@@ -98,7 +98,7 @@ def call(function: Callable[..., Answer], arguments: Arguments, **more: Any) -> 
     It also gets the command line, the options of the launcher and the progress display, if it takes them. An option
     that was not given (None) leaves the function's default.
     """
-    from envmatrix.cli.launching import read_launcher_options
+    from envmatrix.cli.shared_options import read_launcher_options
 
     options = {
         **vars(arguments),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envmatrix.cli import answer, common, launching, shared_options
+from envmatrix.cli import answer, common, shared_options
 from envmatrix.cli.grammar import Arguments, Parser, declare, declare_flag, nonempty_path, one_name, whole_number
 from envmatrix.errors import ExitCode, InputError, first_code
 from envmatrix.launchers.catalog import DEFAULT
@@ -52,7 +52,7 @@ def _add_rerun(parser: Parser) -> None:
     declare(group, "--budget", "TIME", "stop after this time, such as 90s, 10m or 2h", parse_duration)
     declare(group, "--max-blocks", "N", "stop after this many blocks", whole_number(1))
     declare(group, "--name", "NAME", "name of the run (default: design and time)")
-    launching.add_launcher(parser)
+    shared_options.add_launcher(parser)
 
 
 def run(arguments: Arguments) -> int:
@@ -77,7 +77,7 @@ def _check_options(arguments: Arguments) -> None:
         raise InputError(f"--junit: no such folder: {arguments.junit.parent}", remedy="create it, or pass another file")
     if not arguments.rerun:
         rerun_option = next((name for name in _RERUN_OPTIONS if getattr(arguments, name) is not None), None)
-        rerun_option = rerun_option or next(iter(launching.read_launcher_options(arguments)), None)
+        rerun_option = rerun_option or next(iter(shared_options.read_launcher_options(arguments)), None)
         rerun_option = rerun_option or ("launcher" if arguments.launcher != DEFAULT else None)
         if rerun_option:
             option = rerun_option.replace("_", "-")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envmatrix.cli import answer, common, launching, shared_options
+from envmatrix.cli import answer, common, shared_options
 from envmatrix.cli.grammar import Arguments, Parser, declare, declare_flag, name_and_folder, one_name
 from envmatrix.errors import ExitCode, first_code
 from envmatrix.units import parse_percent
@@ -32,7 +32,7 @@ def add_arguments(parser: Parser) -> None:
     text = "folder of a workload's program on this machine, if it was not packed"
     declare(parser, "--program", "WORKLOAD=FOLDER", text, name_and_folder, action="append", default=[])
     shared_options.add(parser, "--results")
-    launching.add_launcher(parser)
+    shared_options.add_launcher(parser)
     shared_options.add(parser, "--json", "--quiet")
     parser.examples(
         "envmatrix reproduce run.tar.gz --check", "envmatrix reproduce run.tar.gz --signers allowed_signers --rebuild"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envmatrix.cli import answer, common, launching, shared_options
+from envmatrix.cli import answer, common, shared_options
 from envmatrix.cli.grammar import Arguments, Parser, declare, whole_number
 from envmatrix.errors import InputError
 from envmatrix.units import parse_duration, parse_percent
@@ -15,7 +15,7 @@ def add_arguments(parser: Parser) -> None:
     declare(parser, "--target", "PERCENT", "a new target for the whole run, such as 1%%", parse_percent)
     declare(parser, "--max-blocks", "N", "stop after this many blocks: more than before", whole_number(1))
     shared_options.add(parser, "--matrix", "--results")
-    launching.add_launcher_options(parser)
+    shared_options.add_launcher_options(parser)
     shared_options.add(parser, "--json", "--quiet")
     parser.examples("envmatrix resume", "envmatrix resume reference-default --budget 20m")
     parser.exit_codes(
@@ -34,7 +34,7 @@ def run(arguments: Arguments) -> int:
             raise InputError("--target: a search has no target", remedy="for more time, use --budget")
         if arguments.max_blocks is not None:
             raise InputError("--max-blocks: a search has no number of blocks", remedy="for more time, use --budget")
-        if launching.read_launcher_options(arguments):
+        if shared_options.read_launcher_options(arguments):
             raise InputError(
                 "a search continues where it was started", remedy="to use other nodes, start another search"
             )

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, with the same meaning in each."""
+"""Arguments and options that several commands share, with the same meaning in each; those of launchers too."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envmatrix.cli import common, launching
+from envmatrix.cli import common
 from envmatrix.cli.grammar import (
     Arguments,
     Parser,
@@ -19,14 +19,18 @@ from envmatrix.cli.grammar import (
     shell_command,
     whole_number,
 )
-from envmatrix.engines.catalog import AUTO, DEFAULT, ENGINES, choose_engine
+from envmatrix.engines.catalog import AUTO, ENGINES, choose_engine
+from envmatrix.engines.catalog import DEFAULT as DEFAULT_ENGINE
 from envmatrix.errors import InputError
+from envmatrix.launchers.base import Option
+from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, check_options, usable_kinds
 from envmatrix.units import parse_duration, parse_percent, parse_price
 
 if TYPE_CHECKING:
-    from envmatrix.api.program.request import ProgramRequest
+    from envmatrix.api.program.request import ProgramPlace, ProgramRequest
     from envmatrix.api.program.single_trial import SingleTrial
     from envmatrix.matrix.environment_files import EnvironmentFile
+    from envmatrix.results.run import LauncherOptions
     from envmatrix.system.host import Host
     from envmatrix.trials.environment_shell import Session
     from envmatrix.trials.new_run import NewRun
@@ -82,8 +86,8 @@ def add_output(parser: Parser, metavar: str, text: str, default: Path | None = N
 def add_engine(parser: Parser, *, of_run: bool = False) -> None:
     """Add --engine for commands with one engine; ``of_run``: the default is the engine of the run, if any."""
     engine_names = f"{', '.join(ENGINES.names())} or {AUTO}"
-    text = f"the engine: {engine_names} (default: {'the one of the run, else ' if of_run else ''}{DEFAULT})"
-    declare(parser, "--engine", "NAME", text, one_name, default=None if of_run else DEFAULT)
+    text = f"the engine: {engine_names} (default: {'the one of the run, else ' if of_run else ''}{DEFAULT_ENGINE})"
+    declare(parser, "--engine", "NAME", text, one_name, default=None if of_run else DEFAULT_ENGINE)
 
 
 def add_chosen(parser: Parser) -> None:
@@ -98,16 +102,16 @@ def add_chosen(parser: Parser) -> None:
 def add_process_place(parser: Parser) -> None:
     """Add --image, --launcher and the launchers' options, for commands that start one process."""
     add(parser, "--image")
-    launching.add_launcher(parser)
+    add_launcher(parser)
 
 
 def open_chosen_environment(options: Arguments, host: Host | None = None) -> Session:
     """Prepare the environment that the options of ``add_chosen`` name, for ``host`` (None: this machine)."""
     from dataclasses import replace
 
-    from envmatrix.api.chosen import open_environment
+    from envmatrix.api.environments import open_environment
 
-    gpus = launching.read_process_place(options).gpus if "launcher" in options else ()
+    gpus = read_process_place(options).gpus if "launcher" in options else ()
     image = getattr(options, "image", None) or ""
     session = common.call(open_environment, options, image=image, host=host)
     return replace(session, gpus=gpus)
@@ -117,11 +121,11 @@ def run_elsewhere(options: Arguments, limit_s: float, *, in_own_folder: bool = F
     """Run the command in the chosen environment as a trial of --launcher; None if that is this machine."""
     from envmatrix.api.program.single_trial import find_node, run_single_trial
 
-    place, command = launching.read_process_place(options), tuple(options.command)
+    place, command = read_process_place(options), tuple(options.command)
     if not place.is_elsewhere:
         return None
     options.engine = choose_engine(common.print_progress) if options.engine == AUTO else options.engine
-    host = find_node(options.engine or DEFAULT, place, limit_s, common.print_progress)
+    host = find_node(options.engine or DEFAULT_ENGINE, place, limit_s, common.print_progress)
     session = open_chosen_environment(options, host)
     return run_single_trial(
         session, command, place, host, limit_s, options.results, common.print_progress, in_own_folder=in_own_folder
@@ -198,8 +202,7 @@ def _read_like(options: Arguments) -> EnvironmentFile | None:
 
 def read_program(options: Arguments, engines: Sequence[str]) -> ProgramRequest:
     """Return the program and the options of ``add_program``. Raises InputError for more than one metric."""
-    from envmatrix.api.program.place import make_place
-    from envmatrix.api.program.request import ProgramRequest
+    from envmatrix.api.program.request import ProgramRequest, make_place
 
     metric_options = [name for name in ("metric_regex", "metric_steps", "metric_json") if getattr(options, name)]
     if len(metric_options) > 1:
@@ -209,7 +212,7 @@ def read_program(options: Arguments, engines: Sequence[str]) -> ProgramRequest:
             remedy="use one of them; for several metrics, edit the matrix that `bench --save` writes",
         )
     words, pass_env, like = tuple(options.command), tuple(options.pass_env or ()), _read_like(options)
-    launcher, image = launching.read_launcher_options(options), options.image or ""
+    launcher, image = read_launcher_options(options), options.image or ""
     place = make_place(engines, image, options.launcher, launcher, common.print_progress)
     return common.call(ProgramRequest, options, words=words, pass_env=pass_env, like=like, place=place, atlas=None)
 
@@ -228,3 +231,61 @@ def refuse_design_options(conflicting: Mapping[str, object], remedy: str) -> Non
     if conflict:
         message = f"{conflict} cannot be combined with a program: it has a matrix of its own"
         raise InputError(message, remedy=remedy)
+
+
+_PREFIX = "launcher_option_"
+
+
+def add_launcher(parser: Parser) -> None:
+    """Add --launcher and the options of every launcher."""
+    text = f"where trials run: {', '.join(LAUNCHERS.names())} (default: {DEFAULT})"
+    declare(parser, "--launcher", "NAME", text, one_name, default=DEFAULT)
+    add_launcher_options(parser)
+
+
+def add_launcher_options(parser: Parser) -> None:
+    """Add the options of every launcher; launchers that declare the same option share it."""
+    added: dict[str, Option] = {}
+    for kind in usable_kinds():
+        mark = " (experimental)" if getattr(kind, "experimental", False) else ""
+        group = parser.add_argument_group(f"with --launcher {kind.name}{mark}") if kind.options else None
+        for option in kind.options:
+            is_new = option.name not in added
+            declared = added.setdefault(option.name, option)
+            if declared.takes != option.takes or (is_new and f"--{option.name}" in parser.option_names):
+                raise InputError(
+                    f"launcher {kind.name} defines --{option.name}, which already has another meaning here",
+                    remedy="uninstall the launcher's package; its authors have to rename the option",
+                )
+            if is_new and group:
+                _add_option(parser, group, option)
+
+
+def _add_option(parser: Parser, group: argparse._ArgumentGroup, option: Option) -> None:
+    word, dest, text = f"--{option.name}", _PREFIX + option.name, option.help.replace("%", "%%")
+    if option.takes == "names":
+        parser.add_list(word, option.metavar, f"{text}: a,b, or repeat the option", dest=dest, target=group)
+    elif option.takes == "duration":
+        declare(group, word, option.metavar, text, parse_duration, dest=dest)
+    else:
+        declare(group, word, option.metavar, text, dest=dest)
+
+
+def read_launcher_options(arguments: Arguments) -> LauncherOptions:
+    """Return the given launcher options."""
+    values_by_name = {
+        key.removeprefix(_PREFIX): value for key, value in vars(arguments).items() if key.startswith(_PREFIX)
+    }
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in values_by_name.items() if v is not None}
+
+
+def read_process_place(arguments: Arguments) -> ProgramPlace:
+    """Return where one process runs. On this machine, ``--gpus`` names the GPUs of its container: all, or 0,1."""
+    from envmatrix.api.program.request import ProgramPlace
+
+    options, image = dict(read_launcher_options(arguments)), arguments.image or ""
+    if arguments.launcher != DEFAULT:
+        return ProgramPlace("", image, ("all",) if options.get("gpus") else (), arguments.launcher, options)
+    gpus = options.pop("gpus", "")
+    check_options(LAUNCHERS.make(DEFAULT), options)
+    return ProgramPlace("", image, tuple(word.strip() for word in str(gpus).split(",") if word))

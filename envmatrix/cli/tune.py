@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envmatrix.cli import answer, common, launching, shared_options
+from envmatrix.cli import answer, common, shared_options
 from envmatrix.cli.grammar import Arguments, Parser, declare, one_name
 from envmatrix.cli.standard_input import check_unused_input
 from envmatrix.engines.catalog import AUTO, ENGINES
@@ -28,7 +28,7 @@ def add_arguments(parser: Parser) -> None:
     shared_options.add(parser, "--atlas")
     declare(parser, "--name", "NAME", "name of the search (default: program and time)")
     shared_options.add(parser, "--results")
-    launching.add_launcher(parser)
+    shared_options.add_launcher(parser)
     shared_options.add(parser, "--json", "--quiet")
     parser.accept_command("your own program (no config file needed): run it once, then search for it", instead=True)
     shared_options.add_program(parser)
@@ -69,7 +69,7 @@ def _begin_program(arguments: Arguments) -> RunningSearch:
 
 
 def _make_search_request(arguments: Arguments) -> SearchRequest:
-    from envmatrix.api.known_order import read_order_atlas
+    from envmatrix.api.atlas import read_order_atlas
     from envmatrix.api.tuning.space import SearchRequest
 
     atlas = read_order_atlas(arguments.atlas, common.print_progress)

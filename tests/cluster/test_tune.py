@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from envmatrix.api.program.place import make_place
-from envmatrix.api.program.request import ProgramRequest
+from envmatrix.api.program.request import ProgramRequest, make_place
 from envmatrix.api.tuning import search
 from envmatrix.results.folder import RunFolder
 

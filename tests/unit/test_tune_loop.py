@@ -19,7 +19,7 @@ from envmatrix.launchers.local import Here
 from envmatrix.results.folder import RunFolder
 from envmatrix.results.trial import trial_of
 from envmatrix.runner import loop
-from envmatrix.search.progress import watch_step
+from envmatrix.search.loop import watch_step
 from envmatrix.search.study import StudyFolder
 
 MATRIX = """

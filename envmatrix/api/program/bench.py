@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from envmatrix.api.known_order import order_environments
+from envmatrix.api.atlas import order_environments
 from envmatrix.api.program.environments import (
     fit_environments,
     left_out_text,
@@ -25,8 +25,7 @@ from envmatrix.api.program.environments import (
     usable_environments,
 )
 from envmatrix.api.program.metric import choose_metric
-from envmatrix.api.program.place import IN_PLACE, ProgramPlace, check_place, passable
-from envmatrix.api.program.request import ProgramRequest
+from envmatrix.api.program.request import IN_PLACE, ProgramPlace, ProgramRequest, check_place, passable
 from envmatrix.block import interrupts
 from envmatrix.errors import EnvmatrixError, InputError, Where
 from envmatrix.evidence import notices

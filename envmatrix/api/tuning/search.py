@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
-from envmatrix.api.known_order import order_search, read_order_atlas
+from envmatrix.api.atlas import order_search, read_order_atlas
 from envmatrix.api.places import Names, PathLike, load_matrix, matrix_of_run, parse_argument, split_names
 from envmatrix.api.program.bench import cleanup_on_failure, make_matrix
-from envmatrix.api.program.place import make_place
-from envmatrix.api.program.request import ProgramRequest
+from envmatrix.api.program.request import ProgramRequest, make_place
 from envmatrix.api.runs import place_run
 from envmatrix.api.tuning.space import SearchRequest, make_default_space
 from envmatrix.block import interrupts
@@ -24,9 +23,8 @@ from envmatrix.matrix import Design, Matrix
 from envmatrix.results.run import LauncherOptions
 from envmatrix.runner.loop import RunEnding
 from envmatrix.search.answer import TuneAnswer, make_answer
-from envmatrix.search.loop import RunningSearch, Watch, announce, check_budget, minimum_time_s, run_search
+from envmatrix.search.loop import RunningSearch, Watch, announce, check_budget, minimum_time_s, run_search, watch_step
 from envmatrix.search.optuna_sampler import check_sampler
-from envmatrix.search.progress import watch_step
 from envmatrix.search.report import answer_lines, subject_text, to_html, to_json
 from envmatrix.search.search import Search
 from envmatrix.search.space import design_levels, select_factors

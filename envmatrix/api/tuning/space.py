@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envmatrix.api.known_order import OrderAtlas
+from envmatrix.api.atlas import OrderAtlas
 from envmatrix.api.program.bench import GeneratedMatrix
 from envmatrix.evidence.checks import parse_claims
 from envmatrix.matrix import Matrix
