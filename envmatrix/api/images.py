@@ -31,11 +31,7 @@ from envmatrix.results import write_whole
 from envmatrix.system.host import this_host
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.system.project import beside
-from envmatrix.trials.experiment import (
-    design_environments,
-    find_design,
-    snapshot_bench,
-)
+from envmatrix.trials.experiment import design_environments, find_design, snapshot_bench
 from envmatrix.trials.images import ImageBuilder, build_places, matrix_locks_folder, prepare_images
 
 #: Prefix of a word that names both a design and an environment: then it means the design.

@@ -15,17 +15,7 @@ from envmatrix.matrix import values
 from envmatrix.matrix.metrics import WALL_TIME, Check, MetricSource, ReportedNumber
 from envmatrix.matrix.program import Command, Folder, ProgramVariable, WrittenVariable
 from envmatrix.matrix.slurm import Slurm, SrunOptions
-from envmatrix.matrix.types import (
-    AS_SCALAR,
-    SOME_WORDS,
-    Bytes,
-    Frozen,
-    ListOf,
-    Percent,
-    Seconds,
-    Text,
-    about,
-)  # fmt: skip
+from envmatrix.matrix.types import AS_SCALAR, SOME_WORDS, Bytes, Frozen, ListOf, Percent, Seconds, Text, about
 from envmatrix.system.bench_options import OptionValue
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*\Z")
@@ -296,12 +286,9 @@ class Design(Frozen):
 
 def factorial_cells(design: Design) -> dict[str, dict[str, str]]:
     """Return cell name -> levels for each cell of a factorial design; the first cell is its baseline."""
-    levels_by_name: dict[str, dict[str, str]] = {}
-    for cell in itertools.product(*design.factors.values()) if design.factors else ():
-        levels = dict(zip(design.factors, cell, strict=True))
-        name = cell_name(levels) if levels_by_name else design.baseline
-        levels_by_name[name] = levels
-    return levels_by_name
+    products = itertools.product(*design.factors.values()) if design.factors else ()
+    cells = [dict(zip(design.factors, product, strict=True)) for product in products]
+    return {cell_name(cell) if number else design.baseline: cell for number, cell in enumerate(cells)}
 
 
 def cell_name(settings: Mapping[str, str]) -> str:
