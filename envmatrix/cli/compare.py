@@ -121,19 +121,14 @@ def _report_comparison(
         from envmatrix.report.formats.junit import comparison_to_junit
 
         common.write_or_print(comparison_to_junit(comparison, fail_undecided=arguments.fail_undecided), arguments.junit)
-    if arguments.fail_slower is not None and result:
-        _print_gate_advice(result, comparison, arguments)
+    if arguments.fail_slower is not None and result and not arguments.quiet:
+        names = () if arguments.rerun else arguments.environments or ()
+        environments = f" --environments {','.join(names)}" if names else ""
+        command = f"envmatrix compare {result.name}{environments}"
+        line = answer.gate_advice(result, comparison, arguments.fail_slower, command + _gate_options(arguments))
+        if line:
+            common.print_progress(line)
     return code
-
-
-def _print_gate_advice(result: Result, comparison: Comparison, arguments: Arguments) -> None:
-    """Print the commands that let the gate decide."""
-    environment_names = arguments.environments if arguments.environments and not arguments.rerun else ()
-    environments_option = f" --environments {','.join(environment_names)}" if environment_names else ""
-    compare_command = f"envmatrix compare {result.name}{environments_option}{_gate_options(arguments)}"
-    line = "" if arguments.quiet else answer.gate_advice(result, comparison, arguments.fail_slower, compare_command)
-    if line:
-        common.print_progress(line)
 
 
 def _gate_options(arguments: Arguments) -> str:
