@@ -46,7 +46,7 @@ def run(arguments: Arguments) -> int:
 
 def _confirm(arguments: Arguments) -> int:
     """Measure the environments that may confirm the named causes, and print the answers."""
-    from envmatrix.api.confirmations import begin_confirmation
+    from envmatrix.api.reruns import begin_confirmation
     from envmatrix.report.explanation import confirmation_lines
     from envmatrix.stats.attribution.explanation import confirm
 
