@@ -22,11 +22,11 @@ def run(arguments: Arguments) -> int:
     try:
         matrix = check_matrix(arguments.matrix)
     except InputError as error:
-        if arguments.json:
-            mistakes = error.mistakes if isinstance(error, MatrixError) else [error]
-            common.print_json({"ok": False, "mistakes": [_mistake_json(mistake) for mistake in mistakes]})
-            return error.exit_code
-        raise
+        if not arguments.json:
+            raise
+        mistakes = error.mistakes if isinstance(error, MatrixError) else [error]
+        common.print_json({"ok": False, "mistakes": list(map(_mistake_json, mistakes))})
+        return error.exit_code
     doubts = [doubt for _, doubt in find_unread_variables(matrix)]
     for doubt in doubts if not arguments.json else ():
         common.print_progress(f"warning: {doubt}")

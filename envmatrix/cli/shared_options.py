@@ -46,36 +46,34 @@ _FLAGS = {
     "--quiet": "no progress",
     "--show-output": "print the output of each trial",
 }
-#: Argument or option -> metavar, kind and help.
-_OPTIONS: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
-    "environment": ("ENV", one_name, "a named environment"),
-    "--matrix": ("FILE", Path, "the matrix (default: ./matrix.yaml)"),
-    "--price": ("PRICE/h", parse_price, "what the machines cost, such as 1.20/h: adds cost, and energy if readable"),
+#: Argument or option -> metavar, help and kind.
+_OPTIONS: Mapping[str, tuple[str, str, Callable[[str], Any]]] = {
+    "environment": ("ENV", "a named environment", one_name),
+    "run": ("RUN", "the run (default: the newest)", one_name),
+    "--matrix": ("FILE", "the matrix (default: ./matrix.yaml)", Path),
+    "--results": ("DIR", "default: ./results", Path),
+    "--price": ("PRICE/h", "what the machines cost, such as 1.20/h: adds cost, and energy if readable", parse_price),
     "--atlas": (
         "FOLDER",
-        nonempty_path,
         "try what was faster in this atlas first, what was slower last (default: ./atlas, if it exists)",
+        nonempty_path,
     ),
     "--image": (
         "REF",
-        nonempty_text,
         "with --engine docker, podman or apptainer: the image it runs in, a tag, a digest, or a .tar or .sif file",
+        nonempty_text,
     ),
 }
+_MORE: Mapping[str, Mapping[str, Any]] = {"run": {"nargs": "?"}, "--results": {"default": Path("results")}}
 
 
 def add(target: argparse._ActionsContainer, *names: str) -> None:
     """Add arguments and options that have the same meaning in several commands."""
     for name in names:
-        if name == "run":
-            declare(target, name, "RUN", "the run (default: the newest)", one_name, nargs="?")
-        elif name == "--results":
-            declare(target, name, "DIR", "default: ./results", Path, default=Path("results"))
-        elif name in _FLAGS:
+        if name in _FLAGS:
             declare_flag(target, name, _FLAGS[name])
         else:
-            metavar, kind, text = _OPTIONS[name]
-            declare(target, name, metavar, text, kind)
+            declare(target, name, *_OPTIONS[name], **_MORE.get(name, {}))
 
 
 def add_output(parser: Parser, metavar: str, text: str, default: Path | None = None) -> None:
@@ -189,10 +187,8 @@ def _read_like(options: Arguments) -> EnvironmentFile | None:
     if options.like is None:
         return None
     settings = read_environment_file(options.like)
-    parts = [
-        *(f"{name}={value}" for name, value in settings.variables.items()),
-        *(f"module {m}" for m in settings.modules),
-    ]
+    parts = [f"{name}={value}" for name, value in settings.variables.items()]
+    parts += [f"module {name}" for name in settings.modules]
     parts += [settings.interpreter] if settings.interpreter else []
     common.print_progress(f"from {options.like}, in every environment: {', '.join(parts) or 'nothing'}")
     for note in settings.notes:
