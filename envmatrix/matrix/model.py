@@ -13,9 +13,16 @@ from pydantic import AfterValidator, Field, model_validator
 
 from envmatrix.matrix import values
 from envmatrix.matrix.metrics import WALL_TIME, Check, MetricSource, ReportedNumber
-from envmatrix.matrix.program import Command, Folder, ProgramVariable, WrittenVariable
-from envmatrix.matrix.slurm import Slurm, SrunOptions
 from envmatrix.matrix.types import AS_SCALAR, SOME_WORDS, Bytes, Frozen, ListOf, Percent, Seconds, Text, about
+from envmatrix.matrix.values import (
+    Command,
+    Folder,
+    ProgramVariable,
+    SlurmOption,
+    SlurmWord,
+    SrunOptions,
+    WrittenVariable,
+)
 from envmatrix.system.bench_options import OptionValue
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*\Z")
@@ -232,6 +239,26 @@ class Workload(Frozen):
 
 def _json_files(reported: Iterable[ReportedNumber]) -> list[str]:
     return [source.json_file.partition(":")[0] for source in reported if source.json_file]
+
+
+class Slurm(Frozen):
+    """Slurm options of a design (launcher ``slurm``); command-line options override them."""
+
+    nodes: int = Field(1, ge=1, le=1000, description="number of nodes that work in parallel, each on its own block")
+    partition: SlurmWord | None = Field(None, description="partition; default: the cluster's default")
+    account: SlurmWord | None = Field(None, description="account to charge")
+    constraint: SlurmWord | None = Field(None, description="node features, so that all nodes have the same hardware")
+    nodelist: ListOf[SlurmWord] = Field((), description="nodes by name; blocks are distributed over them in turn")
+    time: Seconds | None = Field(None, description="time limit of one block; default: the total limit of its trials")
+    memory: Bytes | None = Field(None, description="memory of one block's job; default: the whole node")
+    gpus: SlurmWord | None = Field(None, description="GPUs per node, such as 2 or a100:2")
+    modules: ListOf[SlurmWord] = Field((), description="modules to load first, so that apptainer is found")
+    busy: Percent | None = Field(
+        None,
+        description="repeat a block when other programs use more than this share of the node's CPUs; "
+        "default: report it",
+    )
+    options: ListOf[SlurmOption] = Field((), description="additional sbatch options, such as --qos=high")
 
 
 class Design(Frozen):

@@ -24,13 +24,13 @@ from envmatrix.matrix.model import (
     Factor,
     Level,
     Matrix,
+    Slurm,
     SourceBuild,
     Workload,
     unreachable_verdict_reason,
 )
 from envmatrix.matrix.references import RESERVED, reference_mistakes
 from envmatrix.matrix.requirements import expand_requirements, referenced_file
-from envmatrix.matrix.slurm import Slurm
 from envmatrix.matrix.types import OF_KEY, error_key
 from envmatrix.matrix.yaml_positions import Data, Key, as_mapping, parse_yaml, read_text
 from envmatrix.system import bench_options

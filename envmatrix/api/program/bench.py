@@ -35,7 +35,6 @@ from envmatrix.matrix import Matrix
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.override import only_levels
 from envmatrix.matrix.parse import parse
-from envmatrix.matrix.program import python_target
 from envmatrix.matrix.template import MatrixTemplate
 from envmatrix.plan.environment import Image
 from envmatrix.system import bench_options
@@ -44,7 +43,7 @@ from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.validation_messages import validation_message
 from envmatrix.trials import orphans
 from envmatrix.trials.overrides import Overrides
-from envmatrix.trials.program.command_line import check_command_line, is_python
+from envmatrix.trials.program.command_line import check_command_line, is_python, python_target
 from envmatrix.trials.program.files import program_files
 from envmatrix.trials.program.hooks import run_cleanup, run_setup
 from envmatrix.trials.program.mounts import folders_to_mount
