@@ -166,7 +166,7 @@ Folder = Annotated[
 ]
 
 
-_WORD = r"[A-Za-z0-9_.:,=+*&|\[\]()@/!~-]+"
+_SLURM_WORD = r"[A-Za-z0-9_.:,=+*&|\[\]()@/!~-]+"
 #: sbatch options that envmatrix sets in the script of a block.
 _RESERVED_OPTIONS = {
     "--array", "--chdir", "--comment", "--error", "--exclude", "--exclusive", "--export", "--job-name", "--mem",
@@ -175,7 +175,7 @@ _RESERVED_OPTIONS = {
 
 
 def _check_slurm_option(value: str) -> str:
-    check_match(rf"(?=--){_WORD}", value, "is not an sbatch option of the form --name=value")
+    check_match(rf"(?=--){_SLURM_WORD}", value, "is not an sbatch option of the form --name=value")
     if value.partition("=")[0] in _RESERVED_OPTIONS:
         raise ValueError(f"{value.partition('=')[0]} is set by envmatrix")
     return value
@@ -210,6 +210,6 @@ def _check_srun_names(values: tuple[str, ...]) -> tuple[str, ...]:
 
 SrunOptions = Annotated[ListOf[Annotated[str, AfterValidator(_check_srun_option)]], AfterValidator(_check_srun_names)]
 SlurmWord = Annotated[
-    str, matching(f"(?!-){_WORD}", "contains a character that an #SBATCH line cannot contain"), AS_SCALAR
+    str, matching(f"(?!-){_SLURM_WORD}", "contains a character that an #SBATCH line cannot contain"), AS_SCALAR
 ]
 SlurmOption = Annotated[str, AfterValidator(_check_slurm_option)]

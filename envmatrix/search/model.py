@@ -178,8 +178,7 @@ class _Moments:
 
 def _centre_by_block(values: Floats, blocks: Ints) -> Floats:
     """Return values (readings, m) as differences from the mean of their block."""
-    _, block_index = np.unique(blocks, return_inverse=True)
-    count = np.bincount(block_index, minlength=1)
-    sums = np.zeros((len(count), values.shape[1]))
+    _, block_index, counts = np.unique(blocks, return_inverse=True, return_counts=True)
+    sums = np.zeros((len(counts), values.shape[1]))
     np.add.at(sums, block_index, values)
-    return np.asarray(values - (sums / np.maximum(count, 1)[:, None])[block_index])
+    return np.asarray(values - (sums / counts[:, None])[block_index])
