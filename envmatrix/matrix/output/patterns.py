@@ -109,13 +109,7 @@ def _is_descriptive(ending: str) -> bool:
 
 def _escape_words(words: str) -> str:
     """Return words as a pattern. A number in them (NUL) may have any value."""
-    escaped = (
-        re.escape(words)
-        .replace("\\ ", " ")
-        .replace("\\/", "/")
-        .replace("\0", "[0-9.,]+")
-        .replace("\\[0-9.,]+", "[0-9.,]+")
-    )
+    escaped = re.escape(words).replace("\\ ", " ").replace("\0", "[0-9.,]+")
     return rf"\b{escaped}" if re.match(r"\w", words) else escaped
 
 
