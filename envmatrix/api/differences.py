@@ -48,11 +48,11 @@ def diff(
         raise InputError("a recorded run has its own matrix and engines", remedy="leave out --matrix and --engine")
     if run is not None:
         return recorded_differences(run, first, run, second, results)
-    sessions = (
-        open_environment(name, engine=engine, matrix=matrix, results=results, progress=progress)
-        for name in (first, second)
-    )
-    return tuple(differing(*(_tree(session.prepared.facts, session.evidence()) for session in sessions)))
+    trees = []
+    for name in (first, second):
+        session = open_environment(name, engine=engine, matrix=matrix, results=results, progress=progress)
+        trees.append(_tree(session.prepared.facts, session.evidence()))
+    return tuple(differing(trees[0], trees[1]))
 
 
 def recorded_differences(

@@ -80,12 +80,10 @@ def pack_run(
 
     """
     folder, matrix_file = find_run(run_path(run), results), find_matrix(matrix)
-    packed_run = _load_checked_run(folder, progress)
+    packed_run, local_run = _load_checked_run(folder, progress)
     places = build_places(matrix_file, find_bench_copy(packed_run.bench_digest))
     contents = collect_files(folder, packed_run, matrix_file, places)
-    contents |= collect_programs(
-        local_run := folder.load_for_resume(), parse_argument("programs", programs, parse_bytes) if programs else 0
-    )
+    contents |= collect_programs(local_run, parse_argument("programs", programs, parse_bytes) if programs else 0)
     files: dict[str, Path] = {}
     if any(isinstance(find_engine(arm.engine), (HasBills, HasImageFiles)) for arm in packed_run.plan.arms):
         experiment = reopen_experiment(folder, matrix_file, progress)
@@ -109,8 +107,8 @@ def pack_run(
     return PackResult(archive, written_archive.sha256, written_archive.size, signature is not None, manifest)
 
 
-def _load_checked_run(folder: RunFolder, progress: ProgressCallback) -> Run:
-    """Return the run after reading every trial, so that invalid data is neither packed nor signed.
+def _load_checked_run(folder: RunFolder, progress: ProgressCallback) -> tuple[Run, Run]:
+    """Return the run as stored, and with this machine's folders; read every trial, so that no invalid one is packed.
 
     Warn of personal names in it.
     """
@@ -120,7 +118,7 @@ def _load_checked_run(folder: RunFolder, progress: ProgressCallback) -> Run:
     if has_personal_names(folder):
         remedy = f"run `envmatrix redact {run.name}`, then pack again"
         progress(f"the archive contains host names or user folders: {remedy}")
-    return run
+    return run, folder.load_for_resume()
 
 
 def redact_run(

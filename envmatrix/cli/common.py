@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from envmatrix.errors import InputError
 
 _PIPE_WIDTH = 140
+#: Begins the names of the launchers' options in the namespace.
+LAUNCHER_PREFIX = "launcher_option_"
 Answer = TypeVar("Answer")
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from envmatrix.cli.grammar import Arguments
+    from envmatrix.results.run import LauncherOptions
 
 
 def print_json(body: object) -> None:
@@ -92,14 +95,23 @@ def ask(question: str) -> bool:
         return False
 
 
+def read_launcher_options(arguments: Arguments) -> LauncherOptions:
+    """Return the given launcher options."""
+    given = {
+        key: value for key, value in vars(arguments).items() if key.startswith(LAUNCHER_PREFIX) and value is not None
+    }
+    return {
+        key.removeprefix(LAUNCHER_PREFIX): tuple(value) if isinstance(value, list) else value
+        for key, value in given.items()
+    }
+
+
 def call(function: Callable[..., Answer], arguments: Arguments, **more: Any) -> Answer:
     """Call a function of the API with ``more``, and with the arguments and options named like its other parameters.
 
     It also gets the command line, the options of the launcher and the progress display, if it takes them. An option
     that was not given (None) leaves the function's default.
     """
-    from envmatrix.cli.shared_options import read_launcher_options
-
     options = {
         **vars(arguments),
         "command": tuple(sys.argv[1:]),

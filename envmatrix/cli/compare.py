@@ -77,7 +77,7 @@ def _check_options(arguments: Arguments) -> None:
         raise InputError(f"--junit: no such folder: {arguments.junit.parent}", remedy="create it, or pass another file")
     if not arguments.rerun:
         rerun_option = next((name for name in _RERUN_OPTIONS if getattr(arguments, name) is not None), None)
-        rerun_option = rerun_option or next(iter(shared_options.read_launcher_options(arguments)), None)
+        rerun_option = rerun_option or next(iter(common.read_launcher_options(arguments)), None)
         rerun_option = rerun_option or ("launcher" if arguments.launcher != DEFAULT else None)
         if rerun_option:
             option = rerun_option.replace("_", "-")

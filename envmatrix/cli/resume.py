@@ -34,7 +34,7 @@ def run(arguments: Arguments) -> int:
             raise InputError("--target: a search has no target", remedy="for more time, use --budget")
         if arguments.max_blocks is not None:
             raise InputError("--max-blocks: a search has no number of blocks", remedy="for more time, use --budget")
-        if shared_options.read_launcher_options(arguments):
+        if common.read_launcher_options(arguments):
             raise InputError(
                 "a search continues where it was started", remedy="to use other nodes, start another search"
             )

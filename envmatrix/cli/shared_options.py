@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from envmatrix.api.program.request import ProgramPlace, ProgramRequest
     from envmatrix.api.program.single_trial import SingleTrial
     from envmatrix.matrix.environment_files import EnvironmentFile
-    from envmatrix.results.run import LauncherOptions
     from envmatrix.system.host import Host
     from envmatrix.trials.environment_shell import Session
     from envmatrix.trials.new_run import NewRun
@@ -208,7 +207,7 @@ def read_program(options: Arguments, engines: Sequence[str]) -> ProgramRequest:
             remedy="use one of them; for several metrics, edit the matrix that `bench --save` writes",
         )
     words, pass_env, like = tuple(options.command), tuple(options.pass_env or ()), _read_like(options)
-    launcher, image = read_launcher_options(options), options.image or ""
+    launcher, image = common.read_launcher_options(options), options.image or ""
     place = make_place(engines, image, options.launcher, launcher, common.print_progress)
     return common.call(ProgramRequest, options, words=words, pass_env=pass_env, like=like, place=place, atlas=None)
 
@@ -227,9 +226,6 @@ def refuse_design_options(conflicting: Mapping[str, object], remedy: str) -> Non
     if conflict:
         message = f"{conflict} cannot be combined with a program: it has a matrix of its own"
         raise InputError(message, remedy=remedy)
-
-
-_PREFIX = "launcher_option_"
 
 
 def add_launcher(parser: Parser) -> None:
@@ -258,7 +254,7 @@ def add_launcher_options(parser: Parser) -> None:
 
 
 def _add_option(parser: Parser, group: argparse._ArgumentGroup, option: Option) -> None:
-    word, dest, text = f"--{option.name}", _PREFIX + option.name, option.help.replace("%", "%%")
+    word, dest, text = f"--{option.name}", common.LAUNCHER_PREFIX + option.name, option.help.replace("%", "%%")
     if option.takes == "names":
         parser.add_list(word, option.metavar, f"{text}: a,b, or repeat the option", dest=dest, target=group)
     elif option.takes == "duration":
@@ -267,19 +263,11 @@ def _add_option(parser: Parser, group: argparse._ArgumentGroup, option: Option) 
         declare(group, word, option.metavar, text, dest=dest)
 
 
-def read_launcher_options(arguments: Arguments) -> LauncherOptions:
-    """Return the given launcher options."""
-    values_by_name = {
-        key.removeprefix(_PREFIX): value for key, value in vars(arguments).items() if key.startswith(_PREFIX)
-    }
-    return {name: tuple(v) if isinstance(v, list) else v for name, v in values_by_name.items() if v is not None}
-
-
 def read_process_place(arguments: Arguments) -> ProgramPlace:
     """Return where one process runs. On this machine, ``--gpus`` names the GPUs of its container: all, or 0,1."""
     from envmatrix.api.program.request import ProgramPlace
 
-    options, image = dict(read_launcher_options(arguments)), arguments.image or ""
+    options, image = dict(common.read_launcher_options(arguments)), arguments.image or ""
     if arguments.launcher != DEFAULT:
         return ProgramPlace("", image, ("all",) if options.get("gpus") else (), arguments.launcher, options)
     gpus = options.pop("gpus", "")

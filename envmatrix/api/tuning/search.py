@@ -375,8 +375,9 @@ def _is_finished(result: TuneResult) -> bool:
     """Return whether a search is finished: its tune.json counts the same trials as are on disk now."""
     file = result.folder / _ANSWER_FILE
     document = parse_json(read_text(file), file) if file.exists() else None
-    is_answer = isinstance(document, dict) and not document.get("interrupted")
-    return is_answer and document.get("trials") == dict(result.answer.phases)
+    if not isinstance(document, dict) or document.get("interrupted"):
+        return False
+    return document.get("trials") == dict(result.answer.phases)
 
 
 def _without_plan_lines(progress: ProgressCallback) -> ProgressCallback:
