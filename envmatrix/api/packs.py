@@ -97,14 +97,12 @@ def pack_run(
     packages, lacking = library_contents(packed_run, locks, progress) if libraries else ({}, [])
     contents |= packages
     contents[CRATE_FILE] = make_crate(packed_run, contents)
-    left_out = [folder.names.text(line) for line in (*not_packed_texts(local_run, contents), *lacking)]
-    for line in left_out:  # without this machine's own folders
-        progress(line)
-    manifest = make_manifest(packed_run, contents, files, left_out)
+    not_packed = (*not_packed_texts(local_run, contents), *lacking)
+    manifest = make_manifest(packed_run, contents, files, [folder.names.text(line) for line in not_packed])
+    _report_left_out(manifest, progress)
     archive = Path(f"{packed_run.name}.tar.gz" if output is None else output)
-    signature = sign_text(manifest.text(), key, PACK) if key else None
-    written_archive = write_archive(archive, manifest, contents, signature)
-    return PackResult(archive, written_archive.sha256, written_archive.size, signature is not None, manifest)
+    written = write_archive(archive, manifest, contents, sign_text(manifest.text(), key, PACK) if key else None)
+    return PackResult(archive, written.sha256, written.size, key is not None, manifest)
 
 
 def _load_checked_run(folder: RunFolder, progress: ProgressCallback) -> tuple[Run, Run]:
@@ -209,9 +207,14 @@ def open_archive(
     trusted = Path(signers) if signers is not None else None
     opened = open_pack(file, Path(results) / f"packed-{digest[:12]}", trusted)
     progress(f"{file}: {len(opened.manifest.files)} files match the manifest; {opened.signed}")
-    for line in opened.manifest.left_out:
-        progress(line)
+    _report_left_out(opened.manifest, progress)
     return opened
+
+
+def _report_left_out(manifest: Manifest, progress: ProgressCallback) -> None:
+    """Report what a pack leaves out, without the folders of the machine that packed it."""
+    for line in manifest.left_out:
+        progress(line)
 
 
 def begin_reproduction(
