@@ -76,11 +76,10 @@ def _check_options(arguments: Arguments) -> None:
     if arguments.junit and not arguments.junit.parent.is_dir():
         raise InputError(f"--junit: no such folder: {arguments.junit.parent}", remedy="create it, or pass another file")
     if not arguments.rerun:
-        rerun_option = next((name for name in _RERUN_OPTIONS if getattr(arguments, name) is not None), None)
-        rerun_option = rerun_option or next(iter(common.read_launcher_options(arguments)), None)
-        rerun_option = rerun_option or ("launcher" if arguments.launcher != DEFAULT else None)
-        if rerun_option:
-            option = rerun_option.replace("_", "-")
+        given = [name for name in _RERUN_OPTIONS if getattr(arguments, name) is not None]
+        given += [*common.read_launcher_options(arguments), *(["launcher"] if arguments.launcher != DEFAULT else [])]
+        if given:
+            option = given[0].replace("_", "-")
             raise InputError(f"--{option} works only with --rerun", remedy="to compare stored runs, leave it out")
     elif arguments.new is None:
         raise InputError("--rerun compares two matrices, folders or runs", remedy="envmatrix compare --rerun OLD NEW")

@@ -132,6 +132,11 @@ def test_a_budget_that_is_no_duration_is_told_to_whoever_asks_from_python_too(fo
     assert not (folder / "results").exists()
 
 
+def test_a_name_that_no_search_can_have_is_refused_before_anything_runs():
+    with pytest.raises(InputError, match="--name: 'a b' is not a valid name"):
+        search.SearchRequest(name="a b")
+
+
 def test_steps_are_in_order_however_many_there_are(tmp_path):
     for name in ("998-screen-x", "1000-screen-x", "999-screen-x", "999-screen-x-2"):
         (tmp_path / name).mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 
@@ -22,9 +23,7 @@ class OutputText:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._begins = [0]
-        for line in text.split("\n"):
-            self._begins.append(self._begins[-1] + len(line) + 1)
+        self._begins = [0, *itertools.accumulate(len(line) + 1 for line in text.split("\n"))]
 
     def place(self, reading: Reading) -> int:
         """Return the start of a reading's number."""
