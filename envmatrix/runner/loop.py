@@ -23,6 +23,7 @@ from envmatrix.runner.budget_check import FirstBlockCheck
 from envmatrix.runner.continuations import Continuations
 from envmatrix.runner.running_estimate import RunningEstimate
 from envmatrix.runner.steady_state_runs import SteadyStateRuns
+from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.stopping.racing import Race
 from envmatrix.system.machine_lock import alone_on_machine
 from envmatrix.system.progress import ProgressCallback
@@ -48,12 +49,16 @@ class Observer(Protocol):
 
 @dataclass
 class RunEnding:
-    """Why a run stopped, whether it was interrupted, and whether it was ``lost``: its references failed."""
+    """Why a run stopped, whether it was interrupted, and whether it was ``lost``: its references failed.
+
+    ``measured``: what was on disk when it began, if no trial ran.
+    """
 
     why: str = ""
     interrupted: bool = False
     lost: bool = False
     incomplete: int = 0
+    measured: Measurements | None = None
     outcomes: dict[str, int] = field(default_factory=dict)
 
 
@@ -75,6 +80,7 @@ def run(
     check_race(race=experiment.plan.race, width=launcher.width)
     loop = _resume_loop(lambda: _Loop(experiment, observer, launcher, progress, usual), folder, progress)
     loop.announce()
+    recorded_count = len(loop.done)
     try:
         blocks = loop.blocks()
         first = [block for block in (next(blocks, None),) if block]
@@ -104,6 +110,8 @@ def run(
         loop.ended.why = "interrupted"
     if loop.first.why_lost and not loop.ended.interrupted:
         loop.ended.why, loop.ended.lost = loop.first.why_lost, True
+    if len(loop.done) == recorded_count:
+        loop.ended.measured = loop.estimate.measured
     whole = loop.ended.interrupted or loop.ended.lost
     loop.ended.incomplete = 0 if whole else max(0, loop.given - loop.complete)
     return loop.ended
@@ -187,6 +195,7 @@ class _Loop:
         self.done: set[str] = set()
         self._elapsed = ElapsedTime()
         self.finished: Counter[int] = Counter()
+        self._open_blocks: set[int] = set()
         self.given = 0
         self.begun = 0
         #: How many finished trials of the current interleaved group are not on disk yet.
@@ -215,6 +224,7 @@ class _Loop:
         self.continuations.count(trial)
         self.groups_of.note(trial)
         self.finished[trial.block] += 1
+        self._open_blocks.add(trial.block)
         self.ended.outcomes[trial.outcome] = self.ended.outcomes.get(trial.outcome, 0) + 1
         self.estimate.add(trial)
 
@@ -236,7 +246,8 @@ class _Loop:
     @property
     def complete(self) -> int:
         """How many blocks are complete."""
-        return sum(map(self._is_complete, self.finished))
+        self._open_blocks = {block for block in self._open_blocks if not self._is_complete(block)}
+        return len(self.finished) - len(self._open_blocks)
 
     def _is_complete(self, block: int) -> bool:
         return self.finished[block] >= len(self._running_arms(block))
@@ -255,19 +266,25 @@ class _Loop:
         With parallel blocks, missing trials are normal and are run like any other.
         """
         self.begun = max(self.finished, default=0) if self.width == 1 else 0
-        return sum(len(self._remaining_slots(self.experiment.plan.block(block))) for block in range(self.begun))
+        return sum(len(self._remaining_slots(block)) for block in range(self.begun))
 
-    def _remaining_slots(self, block: list[Slot]) -> list[Slot]:
+    def _is_recorded(self, block: int) -> bool:
+        """Return whether every trial of a block is on disk, also those of arms that left the race."""
+        return self.finished[block] >= len(self.experiment.plan.arms_of(block))
+
+    def _running_slots(self, block: int) -> list[Slot]:
+        running_arms = self._running_arms(block)
+        return [slot for slot in self.experiment.plan.block(block) if slot.arm.name in running_arms]
+
+    def _remaining_slots(self, block: int) -> list[Slot]:
         """Return the slots of a block that still have to run."""
-        running_arms = self._running_arms(block[0].block)
-        return [slot for slot in block if slot.arm.name in running_arms and slot.trial not in self.done]
+        if self._is_recorded(block):
+            return []
+        return [slot for slot in self._running_slots(block) if slot.trial not in self.done]
 
     def cut_short(self) -> set[str]:
         """Return the trials on disk of interleaved groups that are incomplete."""
-        blocks = (
-            [slot for slot in self.experiment.plan.block(index) if slot.arm.name in self._running_arms(index)]
-            for index in sorted(self.finished)
-        )
+        blocks = (self._running_slots(block) for block in sorted(self.finished) if not self._is_recorded(block))
         return {trial for block in blocks for trial in self.groups_of.cut_short(block, self.done)}
 
     def decide_race(self) -> None:
@@ -277,10 +294,10 @@ class _Loop:
 
     def blocks(self) -> Iterator[list[Slot]]:
         """Yield the remaining slots of each block until precision is reached or the budget is spent."""
-        for block in self.experiment.plan.blocks():
+        for block in range(self.experiment.plan.max_blocks):
             self.decide_race()
             remaining = self._remaining_slots(block)
-            if remaining and block[0].block >= self.begun and (reason := self._stop_reason(self.given)):
+            if remaining and block >= self.begun and (reason := self._stop_reason(self.given)):
                 self.ended.why = reason
                 return
             self.given += 1
@@ -321,8 +338,7 @@ class _Loop:
         complete = self.complete
         if not complete:
             return None
-        running_arms = self._running_arms(group[0].block)
-        slots = [slot for slot in self.experiment.plan.block(group[0].block) if slot.arm.name in running_arms]
+        slots = self._running_slots(group[0].block)
         left_s = self.experiment.plan.budget_s - self.spent_s - self._later_spent_s
         return self.continuations.seconds(slots, complete, self.spent_s / complete, left_s, self.estimate.measured)
 

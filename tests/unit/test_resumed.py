@@ -21,6 +21,7 @@ from envmatrix.report.formats.terminal import print_summary
 from envmatrix.report.summary import summarise_measurements
 from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder
+from envmatrix.runner.loop import RunEnding
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.new_run import NewRun
@@ -148,7 +149,7 @@ def test_reports_that_cannot_be_written_are_no_bad_input_and_can_be_made_later(t
         raise StoreError("No space left on device", where=Where(tmp_path / "summary.json"))
 
     run = make_run(make_plan(("a",)), "r")
-    monkeypatch.setattr(runs, "run_experiment", lambda *_: None)
+    monkeypatch.setattr(runs, "run_experiment", lambda *_: RunEnding())
     monkeypatch.setattr(runs, "write_reports", full)
     watched = SimpleNamespace(progress=print)
     with pytest.raises(StoppedRunError, match="its reports could not be written") as caught:
