@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 
 #: With fewer steps, the halves of a trial are not compared.
@@ -14,7 +13,8 @@ def first_half_extra_s(steps_ns: Sequence[int]) -> float | None:
     half = len(steps_ns) // 2
     if len(steps_ns) < _FEWEST_STEPS:
         return None
-    return (sum(steps_ns[:half]) - half * statistics.fmean(steps_ns[half:])) / 1e9
+    second_half = steps_ns[half:]
+    return (sum(steps_ns[:half]) - half * (sum(second_half) / len(second_half))) / 1e9
 
 
 def turn_start(turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> float | None:
@@ -26,6 +26,8 @@ def turn_start(turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> float | 
     repeated = [(apart, counted) for apart, counted in turns if len(counted) > 1]
     if len(repeated) < 2:
         return None
+    import statistics
+
     first_step, last_step = (statistics.median(counted[at] for _, counted in repeated) for at in (0, -1))
     last_apart = [apart[-1] for apart, _ in repeated if apart]
     return (

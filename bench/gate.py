@@ -8,8 +8,7 @@ for that long in steps. None of its timers run while it waits, so it may be stop
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import Callable
+from typing import Callable, NamedTuple
 
 from bench.errors import BenchError, RunError
 
@@ -17,8 +16,7 @@ from bench.errors import BenchError, RunError
 READY, GO = "ready", "go"
 
 
-@dataclass(frozen=True)
-class Turn:
+class Turn(NamedTuple):
     """A turn: ``apart`` steps that do not count, as another process's data is in the caches, then ``counted`` ones."""
 
     apart: int

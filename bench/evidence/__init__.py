@@ -11,22 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bench import variables
-from bench.evidence import (
-    blas,
-    collectives,
-    cuda,
-    inductor,
-    machine,
-    malloc,
-    memory,
-    onednn,
-    openmp,
-    outside,
-    packages,
-    pytorch,
-    sandbox,
-    xla,
-)
+from bench.evidence import machine
 from bench.evidence.reading import attempt
 
 
@@ -47,6 +32,22 @@ def collect(
     ``first`` comes from ``before_torch``, ``affinity_after`` is the CPU mask just after importing torch, and
     ``steal_ticks`` the machine's stolen ticks during the timed part.
     """
+    from bench.evidence import (  # not for a program of one's own: a trial should start fast
+        blas,
+        collectives,
+        cuda,
+        inductor,
+        malloc,
+        memory,
+        onednn,
+        openmp,
+        outside,
+        packages,
+        pytorch,
+        sandbox,
+        xla,
+    )
+
     torch = sys.modules.get("torch")
     earlier_affinity = first["affinity_before"]
     cpu = dict(

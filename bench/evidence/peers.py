@@ -11,7 +11,6 @@ import socket
 import struct
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import partial
 
 from bench.evidence.reading import attempt, text
@@ -25,15 +24,18 @@ _WAIT_S = 0.2
 _OF_SYSTEM = ("/var/lib/sss/", "/run/nscd/", "/var/run/nscd/", "/run/systemd/", "/run/dbus/", "/var/run/dbus/")
 
 
-@dataclass
 class Sockets:
-    """The sockets of one command's processes, and the other ends of its connections."""
+    """The sockets of one command's processes, and the other ends of its connections.
 
-    mine: set[str] = field(default_factory=set)
-    own: set[str] = field(default_factory=set)
-    others: dict[str, str] = field(default_factory=dict)
-    #: The port on this side of each connection. A peer that connected to a port of these processes is their client.
-    ports: dict[str, str] = field(default_factory=dict)
+    ``ports``: the port on this side of each connection. A peer that connected to a port of these processes is their
+    client.
+    """
+
+    def __init__(self) -> None:
+        self.mine: set[str] = set()
+        self.own: set[str] = set()
+        self.others: dict[str, str] = {}
+        self.ports: dict[str, str] = {}
 
     def look(self, pid: int) -> None:
         """Add the sockets of a process."""

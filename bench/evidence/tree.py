@@ -11,9 +11,8 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.evidence import elf, memory, peers, teams
 from bench.evidence.reading import attempt, fields, text
@@ -52,7 +51,6 @@ def state(pid: int) -> str:
     return "".join((text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()[:1])
 
 
-@dataclass
 class Program:
     """A program, started by one ``exec``; ``threads`` is the most that one of its processes had at a time.
 
@@ -61,24 +59,22 @@ class Program:
     thread counts requested from OpenMP. ``loaded``: ``libraries`` is complete, so that absence means something.
     """
 
-    pid: int
-    name: str
-    number: int = 0
-    path: str | None = None
-    cpu_s: float = 0.0
-    threads: int = 0
-    libraries: set[str] | None = None
-    loaded: bool = False
-    variables: dict[str, str] | None = None
-    affinities: dict[str, None] = field(default_factory=dict)
-    memory: dict[str, Any] = field(default_factory=lambda: {"thp_process": None, "policy": None})
-    of_process: dict[int, float] = field(default_factory=dict)
-    threads_set: list[int] = field(default_factory=list)
-    teams: dict[int, dict[str, int]] = field(default_factory=dict)
-    busy: dict[int, int] = field(default_factory=dict)
-    _first_look: float | None = None
-    _next_look: float = 0.0
-    _counted: dict[int, tuple[int, float]] = field(default_factory=dict)
+    def __init__(self, pid: int, name: str, number: int = 0, cpu_s: float = 0.0) -> None:
+        self.pid, self.name, self.number, self.cpu_s = pid, name, number, cpu_s
+        self.path: str | None = None
+        self.threads = 0
+        self.libraries: set[str] | None = None
+        self.loaded = False
+        self.variables: dict[str, str] | None = None
+        self.affinities: dict[str, None] = {}
+        self.memory: dict[str, Any] = {"thp_process": None, "policy": None}
+        self.of_process: dict[int, float] = {}
+        self.threads_set: list[int] = []
+        self.teams: dict[int, dict[str, int]] = {}
+        self.busy: dict[int, int] = {}
+        self._first_look: float | None = None
+        self._next_look = 0.0
+        self._counted: dict[int, tuple[int, float]] = {}
 
     @property
     def is_new(self) -> bool:
@@ -175,8 +171,7 @@ def _variables(raw: str) -> dict[str, str]:
     return variables
 
 
-@dataclass(frozen=True)
-class Stat:
+class Stat(NamedTuple):
     """Fields of /proc/PID/stat. ``image`` changes with every ``exec`` and is the same in a fork.
 
     ``state`` is T while a signal keeps the process stopped. ``of_children`` is the CPU time, in ticks, of children that
@@ -213,14 +208,13 @@ def cpu_s_below(pid: int) -> float:
     return ticks / _TICKS_PER_S
 
 
-@dataclass
 class _Process:
     """A process as last sampled; ``waited`` maps each thread to (ns on a CPU, ns runnable without one)."""
 
-    program: Program
-    stat: Stat
-    waited: dict[int, tuple[int, int]] = field(default_factory=dict)
-    next_s: float = 0.0
+    def __init__(self, program: Program, stat: Stat, before: _Process | None) -> None:
+        self.program, self.stat = program, stat
+        self.waited: dict[int, tuple[int, int]] = before.waited if before else {}
+        self.next_s = before.next_s if before else 0.0
 
     def read_waits(self, pid: int, since_s: float) -> None:
         """Update ``waited`` (https://docs.kernel.org/scheduler/sched-stats.html); ended threads keep their values."""
@@ -235,8 +229,7 @@ class _Process:
         return sum(ran for ran, _ in self.waited.values()), sum(late for _, late in self.waited.values())
 
 
-@dataclass(frozen=True)
-class Reaped:
+class Reaped(NamedTuple):
     """The CPU time (``cpu_s``) of children that a process waited for between two samples.
 
     ``ended`` are those seen before, and their descendants: (process, program, CPU time seen).
@@ -348,11 +341,7 @@ class Watch:
             program = self._programs.setdefault(stat.image, Program(pid, stat.name, len(self._programs)))
         program.took(pid, (stat.ticks - (known_process.stat.ticks if known_process else 0)) / _TICKS_PER_S)
         program.threads = max(program.threads, stat.threads)
-        process = (
-            _Process(program, stat, known_process.waited, known_process.next_s)
-            if known_process
-            else _Process(program, stat)
-        )
+        process = _Process(program, stat, known_process)
         started = time.thread_time()
         self._read(pid, process, last)
         self._read_s += time.thread_time() - started

@@ -1,10 +1,10 @@
 """Supervisor process: starts a program with its limits, and ends it with all its descendants.
 
-``process.py`` starts it (``python -I -S supervisor.py FD OWNER``; OWNER is the process that starts it), sends an order
-through the socket FD and reads how the program ended. If the socket closes, envmatrix was killed or wants the program
-to end. The byte HOLD stops the program and its descendants, RELEASE resumes them; each is answered with the same byte
-when it is done. All descendants stay below this process, even daemons (PR_SET_CHILD_SUBREAPER), so none is left when
-it has no child.
+``process.py`` starts it (``python -I -S start_supervisor.py FD OWNER``; OWNER is the process that starts it), sends an
+order through the socket FD and reads how the program ended. If the socket closes, envmatrix was killed or wants the
+program to end. The byte HOLD stops the program and its descendants, RELEASE resumes them; each is answered with the
+same byte when it is done. All descendants stay below this process, even daemons (PR_SET_CHILD_SUBREAPER), so none is
+left when it has no child.
 It starts before every trial, so it imports little: it takes about 20 ms of CPU time.
 """
 
@@ -383,8 +383,8 @@ def _execute_order(line: int) -> bytes:
     return marshal.dumps(("ended", code, seconds, timed_out, number))
 
 
-if __name__ == "__main__":
-    _line = int(sys.argv[1])
-    os.set_inheritable(_line, False)
-    _answer = _execute_order(_line)
-    _attempt(os.write, _line, _answer)  # envmatrix may have been killed
+def main(line: int) -> None:
+    """Execute the order that comes through a socket, and answer."""
+    os.set_inheritable(line, False)
+    answer = _execute_order(line)
+    _attempt(os.write, line, answer)  # envmatrix may have been killed
