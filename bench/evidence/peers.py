@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import struct
 import sys
 from collections.abc import Iterator
@@ -100,6 +99,8 @@ def _local_peers(opened: set[str]) -> dict[str, str]:
 
 
 def _local_sockets() -> Iterator[tuple[str, str, str]]:
+    import socket
+
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as kernel:
         kernel.settimeout(_WAIT_S)
         request = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, _SHOW_NAME_AND_PEER, 0, 0)

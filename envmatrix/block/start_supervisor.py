@@ -10,6 +10,4 @@ import sys
 if __name__ == "__main__":
     sys.path.append(__file__.rpartition("/")[0])  # at the end: its other modules are named like some of the library
     sys.dont_write_bytecode = True
-    import supervisor  # type: ignore[import-not-found]
-
-    supervisor.main(int(sys.argv[1]))
+    __import__("supervisor").main(int(sys.argv[1]))
