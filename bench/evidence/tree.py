@@ -214,7 +214,7 @@ class _Process:
     def __init__(self, program: Program, stat: Stat, before: _Process | None) -> None:
         self.program, self.stat = program, stat
         self.waited: dict[int, tuple[int, int]] = before.waited if before else {}
-        self.next_s = before.next_s if before else 0.0
+        self.next_s: float = before.next_s if before else 0.0
 
     def read_waits(self, pid: int, since_s: float) -> None:
         """Update ``waited`` (https://docs.kernel.org/scheduler/sched-stats.html); ended threads keep their values."""
