@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, BinaryIO
 
-from bench import counters, digest, evidence, metric, prices, record
+from bench import counters, digest, metric, record
 from bench.early_steps import first_half_extra_s, program_second_half, turn_start
 from bench.errors import BenchError, RunError
 from bench.evidence import cgroup, processes, programs, stops, tree
@@ -114,7 +114,7 @@ def run(
     if prepare:
         _prepare(prepare, log or sys.stderr.buffer)
     usage_before, counters_before = counters.usage(resource.RUSAGE_CHILDREN), counters.read()
-    load_1m = evidence.before_torch()["load_1m"]
+    load_1m = attempt(lambda: os.getloadavg()[0])
     with _SignalWatch() as signals:
         probed = tempfile.mkdtemp(prefix=f"bench-probe.{os.getpid()}.")
         try:
@@ -143,9 +143,18 @@ def run(
         record.frame(), workload=_workload(argv, wanted), skipped=None, data=None, timing={"wall_ns": wall_ns,
         "probe_ns": probe_ns, "watch_ns": watch_ns, **times}, metrics={"wall_s": wall_ns / 1e9,
         **usage, wanted.metric.name: reported["metric"]["value"]}, **reported, result={"output_bytes": output.total},
-        step_thread=thread and dict(thread, wall_ns=wall_ns, steps=None, prices=prices.measure()),
+        step_thread=_priced_thread(thread, wall_ns),
         evidence=program_evidence,
     )  # fmt: skip
+
+
+def _priced_thread(thread: dict[str, Any] | None, wall_ns: int) -> dict[str, Any] | None:
+    """Return the account of a program's first thread, with the costs of events on this machine; None without one."""
+    if not thread:
+        return None
+    from bench import prices
+
+    return dict(thread, wall_ns=wall_ns, steps=None, prices=prices.measure())
 
 
 def _workload(argv: Sequence[str], wanted: metric.WantedNumbers) -> dict[str, Any]:

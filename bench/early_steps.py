@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ def first_half_extra_s(steps_ns: Sequence[int]) -> float | None:
     half = len(steps_ns) // 2
     if len(steps_ns) < _FEWEST_STEPS:
         return None
-    return (sum(steps_ns[:half]) - half * statistics.fmean(steps_ns[half:])) / 1e9
+    return (sum(steps_ns[:half]) - half * (sum(steps_ns[half:]) / (len(steps_ns) - half))) / 1e9
 
 
 def turn_start(turns: Turns) -> float | None:
@@ -30,6 +29,8 @@ def turn_start(turns: Turns) -> float | None:
     repeated = [(apart, counted) for apart, counted in turns if len(counted) > 1]
     if len(repeated) < 2:
         return None
+    import statistics  # not loaded for programs without steps: their trials should start fast
+
     first_step, last_step = (statistics.median(counted[at] for _, counted in repeated) for at in (0, -1))
     last_apart = [apart[-1] for apart, _ in repeated if apart]
     if last_apart:

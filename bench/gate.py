@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
-from typing import Callable
+from typing import Callable, NamedTuple
 
 from bench.errors import BenchError, RunError
 
@@ -18,8 +17,7 @@ from bench.errors import BenchError, RunError
 READY, GO = "ready", "go"
 
 
-@dataclass(frozen=True)
-class Turn:
+class Turn(NamedTuple):
     """A turn: ``apart`` steps that do not count, as another process's data is in the caches, then ``counted`` ones."""
 
     apart: int

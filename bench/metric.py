@@ -7,7 +7,6 @@ import math
 import re
 from typing import Any, NamedTuple
 
-from bench import quantities
 from bench.errors import BenchError, RunError
 from bench.marks import Marks
 
@@ -97,6 +96,8 @@ class Numbers:
         self.matchers = {pattern: LastMatch(pattern) for pattern in patterns}
         main_metric = wanted.metric
         self.marks = Marks(main_metric.source or "", main_metric.warmup) if main_metric.kind == "steps" else None
+        if self.looks:  # loaded now, as it takes 20 ms: not next to the program, and not for its wall time
+            from bench import quantities  # noqa: F401
 
     @property
     def looks(self) -> bool:
@@ -105,6 +106,8 @@ class Numbers:
 
     def look(self, writes: list[str], at_ns: int, full: bool) -> None:
         """Search the whole lines of each write; all were available at ``at_ns`` (see ``output.Burst``)."""
+        from bench import quantities
+
         if self.marks:
             self.marks.look([quantities.without_colours(write) for write in writes], at_ns, full)
         texts = [quantities.plain(write) for write in writes] if self.matchers else []
@@ -143,6 +146,8 @@ class Numbers:
 
 def number_from_text(metric: MetricSource, matcher: LastMatch) -> float:
     """Return the number of the last match; raises RunError if there is none."""
+    from bench import quantities
+
     if matcher.found is None:
         raise RunError(f"not found: {metric.source!r} matched nothing in {matcher.seen} characters of output")
     line, start, end = matcher.found

@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from bench.__main__ import main
+from bench.command_line import main
 from bench.evidence import tree
 
 _WORK = """import os, time

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 from bench import step_thread, workload
-from bench.__main__ import main
+from bench.command_line import main
 from bench.gate import Turn
 
 

@@ -8,27 +8,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 from bench import variables
-from bench.evidence import (
-    blas,
-    collectives,
-    cuda,
-    dynamic,
-    inductor,
-    machine,
-    malloc,
-    memory,
-    onednn,
-    openmp,
-    outside,
-    packages,
-    pytorch,
-    sandbox,
-    xla,
-)
+from bench.evidence import machine, memory, outside, sandbox
 from bench.evidence.reading import attempt
+
+#: Parts of the evidence that are modules of this folder, and only there if PyTorch is loaded.
+_OF_TORCH = ("onednn", "inductor", "collectives", "cuda", "xla")
 
 
 def before_torch() -> dict[str, Any]:
@@ -48,6 +37,9 @@ def collect(
     ``first`` comes from ``before_torch``, ``affinity_after`` is the CPU mask just after importing torch, and
     ``steal_ticks`` the machine's stolen ticks during the timed part.
     """
+    # Not loaded for a program of one's own: its trials should start fast.
+    from bench.evidence import blas, dynamic, malloc, openmp, packages, pytorch
+
     torch = sys.modules.get("torch")
     earlier_affinity = first["affinity_before"]
     cpu = dict(
@@ -71,13 +63,13 @@ def collect(
             steal_ticks=steal_ticks,
             mhz=attempt(machine.frequency),
         ),
-        "onednn": attempt(onednn.collect) if torch else None,
-        "inductor": attempt(inductor.collect) if torch else None,
-        "collectives": attempt(collectives.collect) if torch else None,
-        "cuda": attempt(cuda.collect) if torch else None,
-        "xla": attempt(xla.collect) if torch else None,
+        **{part: attempt(partial(_collect_part, part)) if torch else None for part in _OF_TORCH},
         "packages": attempt(packages.collect),
         "libraries": attempt(dynamic.loaded_paths),
         "preloaded": attempt(lambda: outside.preloaded_files(outside.preload_names(), dynamic.loaded_paths())),
         "variables": first["variables"],
     }
+
+
+def _collect_part(part: str) -> Any:
+    return import_module(f"bench.evidence.{part}").collect()

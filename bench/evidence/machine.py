@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import os
-import platform
 import re
 import sys
 from collections.abc import Iterable
@@ -37,8 +36,8 @@ def cpu() -> dict[str, Any]:
     """Return the CPU's model, counts and frequency policy, and the CPU sets of this process's threads."""
     cpuinfo, info = text("/proc/cpuinfo") or "", fields("/proc/cpuinfo")
     return {
-        "model": processor.model(cpuinfo) or platform.machine(),
-        "architecture": platform.machine(),
+        "model": processor.model(cpuinfo) or os.uname().machine,
+        "architecture": os.uname().machine,
         "microcode": info.get("microcode"),
         "flags": processor.instruction_sets(cpuinfo),
         "logical": os.cpu_count(),
@@ -96,10 +95,10 @@ def frequency() -> float | None:
 def system() -> dict[str, Any]:
     """Return kernel, C library, Python and other facts of the system."""
     return {
-        "kernel": platform.release(),
+        "kernel": os.uname().release,
         "distribution": first_match(r'(?m)^PRETTY_NAME="?([^"\n]*)', text("/etc/os-release")),
-        "libc": attempt(lambda: " ".join(part for part in platform.libc_ver() if part)) or None,
-        "python": platform.python_version(),
+        "libc": attempt(_libc) or None,
+        "python": sys.version.split()[0],
         # Python 3.13 added the first function and 3.14 the second; older ones have a GIL and no JIT.
         "gil": bool(getattr(sys, "_is_gil_enabled", lambda: True)()),
         "jit": attempt(lambda: bool(getattr(sys, "_jit").is_enabled())),  # noqa: B009 - not there in most
@@ -109,3 +108,13 @@ def system() -> dict[str, Any]:
         "stops": stops.count(),
         "uptime_s": attempt(lambda: float((text("/proc/uptime") or "").split()[0])),
     }
+
+
+def _libc() -> str:
+    """Return the C library and its version, read from the Python's file if it is not glibc."""
+    version = attempt(lambda: os.confstr("CS_GNU_LIBC_VERSION"))
+    if version:
+        return version
+    import platform
+
+    return " ".join(part for part in platform.libc_ver() if part)

@@ -6,11 +6,9 @@ proc(5), "/proc/PID/net/tcp"; sock_diag(7) for the other end of a local socket, 
 from __future__ import annotations
 
 import os
-import socket
 import struct
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import partial
 
 from bench.evidence import processes
@@ -25,15 +23,18 @@ _WAIT_S = 0.2
 _OF_SYSTEM = ("/var/lib/sss/", "/run/nscd/", "/var/run/nscd/", "/run/systemd/", "/run/dbus/", "/var/run/dbus/")
 
 
-@dataclass
 class Sockets:
-    """The sockets of one command's processes, and the other ends of its connections."""
+    """The sockets of one command's processes, and the other ends of its connections.
 
-    mine: set[str] = field(default_factory=set)
-    own: set[str] = field(default_factory=set)
-    others: dict[str, str] = field(default_factory=dict)
-    #: The port on this side of each connection. A peer that connected to a port of these processes is their client.
-    ports: dict[str, str] = field(default_factory=dict)
+    ``ports``: the port on this side of each connection. A peer that connected to a port of these processes is their
+    client.
+    """
+
+    def __init__(self) -> None:
+        self.mine: set[str] = set()
+        self.own: set[str] = set()
+        self.others: dict[str, str] = {}
+        self.ports: dict[str, str] = {}
 
     def look(self, pid: int) -> None:
         """Add the sockets of a process."""
@@ -91,6 +92,8 @@ def _local_peers(opened: set[str]) -> dict[str, str]:
 
 
 def _local_sockets() -> Iterator[tuple[str, str, str]]:
+    import socket
+
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as kernel:
         kernel.settimeout(_WAIT_S)
         request = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, _SHOW_NAME_AND_PEER, 0, 0)

@@ -221,7 +221,7 @@ def _assign_probes(programs: list[Program], probes: dict[int, dict[str, Any]]) -
         program.cpu_s -= program.probe["probe_cpu_s"][0] if program.probe else 0.0
     # Programs that began and ended between two samples.
     unseen = [pid for pid in probes if pid not in last_by_pid]
-    return [*programs, *(Program(pid, "python", cpu_s=probes[pid]["cpu_s"], probe=probes[pid]) for pid in unseen)]
+    return [*programs, *(Program(pid, "python", probe=probes[pid]) for pid in unseen)]
 
 
 def _program_evidence(program: Program, programs: Sequence[Program] = ()) -> dict[str, Any]:

@@ -10,9 +10,8 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.evidence import elf, memory, peers, processes, teams
 from bench.evidence.processes import TICKS_PER_S, Stat, stat_of
@@ -37,7 +36,6 @@ _WORKED_S = 0.05
 _GONE = ("0",) * 6
 
 
-@dataclass
 class Program:
     """A program, started by one ``exec``; ``threads`` is the most that one of its processes had at a time.
 
@@ -47,25 +45,25 @@ class Program:
     ``probe`` is what a probe inside of it wrote at its end, None if there is nothing.
     """
 
-    pid: int
-    name: str
-    number: int = 0
-    path: str | None = None
-    cpu_s: float = 0.0
-    threads: int = 0
-    libraries: set[str] | None = None
-    loaded: bool = False
-    variables: dict[str, str] | None = None
-    affinities: dict[str, None] = field(default_factory=dict)
-    memory: dict[str, Any] = field(default_factory=lambda: {"thp_process": None, "policy": None})
-    of_process: dict[int, float] = field(default_factory=dict)
-    threads_set: list[int] = field(default_factory=list)
-    teams: dict[int, dict[str, int]] = field(default_factory=dict)
-    busy: dict[int, int] = field(default_factory=dict)
-    probe: dict[str, Any] | None = None
-    _first_look: float | None = None
-    _next_look: float = 0.0
-    _counted: dict[int, tuple[int, float]] = field(default_factory=dict)
+    def __init__(
+        self, pid: int, name: str, number: int = 0, cpu_s: float = 0.0, probe: dict[str, Any] | None = None
+    ) -> None:
+        self.pid, self.name, self.number, self.probe = pid, name, number, probe
+        self.cpu_s: float = probe["cpu_s"] if probe else cpu_s
+        self.path: str | None = None
+        self.threads = 0
+        self.libraries: set[str] | None = None
+        self.loaded = False
+        self.variables: dict[str, str] | None = None
+        self.affinities: dict[str, None] = {}
+        self.memory: dict[str, Any] = {"thp_process": None, "policy": None}
+        self.of_process: dict[int, float] = {}
+        self.threads_set: list[int] = []
+        self.teams: dict[int, dict[str, int]] = {}
+        self.busy: dict[int, int] = {}
+        self._first_look: float | None = None
+        self._next_look = 0.0
+        self._counted: dict[int, tuple[int, float]] = {}
 
     @property
     def is_new(self) -> bool:
@@ -153,14 +151,13 @@ def _variables(raw: str) -> dict[str, str]:
     return variables
 
 
-@dataclass
 class _Process:
     """A process as last sampled, with the times of its threads."""
 
-    program: Program
-    stat: Stat
-    waited: dict[int, processes.Scheduled] = field(default_factory=dict)
-    next_s: float = 0.0
+    def __init__(self, program: Program, stat: Stat, before: _Process | None) -> None:
+        self.program, self.stat = program, stat
+        self.waited: dict[int, processes.Scheduled] = before.waited if before else {}
+        self.next_s: float = before.next_s if before else 0.0
 
     def read_waits(self, pid: int, since_s: float) -> None:
         """Update ``waited``; ended threads keep their values."""
@@ -175,8 +172,7 @@ class _Process:
         return sum(ran for ran, _ in self.waited.values()), sum(late for _, late in self.waited.values())
 
 
-@dataclass(frozen=True)
-class Reaped:
+class Reaped(NamedTuple):
     """The CPU time (``cpu_s``) of children that a process waited for between two samples.
 
     ``ended`` are those seen before, and their descendants: (process, program, CPU time seen).
@@ -266,7 +262,7 @@ class Watch:
             program = self._programs.setdefault(stat.image, Program(pid, stat.name, len(self._programs)))
         program.took(pid, (stat.ticks - (known_process.stat.ticks if known_process else 0)) / TICKS_PER_S)
         program.threads = max(program.threads, stat.threads)
-        process = replace(known_process or _Process(program, stat), program=program, stat=stat)
+        process = _Process(program, stat, known_process)
         started = time.thread_time()
         self._read(pid, process, last)
         self._read_s += time.thread_time() - started

@@ -314,7 +314,7 @@ def finish_run(
     finally:
         folder.unlock()  # the calling process may live on and resume the run
     try:
-        summary = write_reports(folder, progress=observer.progress, price_per_h=price_per_h)
+        summary = write_reports(folder, progress=observer.progress, price_per_h=price_per_h, measured=ending.measured)
     except StoreError as error:
         message = f"{error.message}; the run is complete, but its reports could not be written"
         remedy = f"free some space or make it writable, then `envmatrix report {experiment.run.name}`"

@@ -168,7 +168,7 @@ class ServedRuns:
             return started
         folder = find_run(self._path(run), self.results)
         plan = folder.load().plan
-        trials = list(folder.readings(plan))
+        trials = list(folder.facts(plan))
         document = {
             "run": folder.path.name,
             "running": folder.is_written() or bool(started.get("running")),

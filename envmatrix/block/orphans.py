@@ -6,11 +6,10 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from envmatrix.block import supervisor
-from envmatrix.block.process import WATCHER
+from envmatrix.block.process import STARTER, WATCHER
 
 #: The variable that identifies a trial's processes, including daemons.
 TRIAL_VARIABLE = "ENVMATRIX_TRIAL"
@@ -20,7 +19,7 @@ _KILL_WAIT_S = 10.0
 _SUPERVISOR_WAIT_S = 20.0
 #: Seconds that exec may take while the kernel reads the program's file.
 _STARTED_S = 5.0
-_NAMES = (Path(supervisor.__file__).name, WATCHER.name)
+_NAMES = (os.fsencode(STARTER.name), os.fsencode(WATCHER.name))
 _PROC = Path("/proc")
 
 
@@ -68,17 +67,16 @@ def orphaned_supervisors() -> list[int]:
 
     Skips processes of other PID namespaces, whose parent ids have no meaning here.
     """
-    own_namespace, pids = (_PROC / "self/ns/pid").readlink(), []
-    for folder in _PROC.glob("[0-9]*"):
+    own_namespace, pids = os.readlink(_PROC / "self/ns/pid"), []
+    for pid, folder in _own_processes():
         with contextlib.suppress(OSError, ValueError, IndexError):
-            if folder.stat().st_uid != os.getuid() or (folder / "ns/pid").readlink() != own_namespace:
+            command_line = _read(f"{folder}/cmdline").split(b"\0")
+            if command_line[1:3] != [b"-I", b"-S"] or os.path.basename(command_line[3]) not in _NAMES:
                 continue
-            command_line = (folder / "cmdline").read_bytes().split(b"\0")
-            if command_line[1:3] != [b"-I", b"-S"] or Path(os.fsdecode(command_line[3])).name not in _NAMES:
-                continue
-            state, parent = (folder / "stat").read_bytes().rpartition(b")")[2].split()[:2]
-            if state != b"Z" and parent != command_line[5] and command_line[5].isdigit():
-                pids.append(int(folder.name))
+            state, parent = _read(f"{folder}/stat").rpartition(b")")[2].split()[:2]
+            is_orphan = state != b"Z" and parent != command_line[5] and command_line[5].isdigit()
+            if is_orphan and os.readlink(f"{folder}/ns/pid") == own_namespace:
+                pids.append(pid)
     return [pid for pid in pids if pid != os.getppid()]
 
 
@@ -86,29 +84,44 @@ def processes_with_variable(variable: str, beginning: str) -> list[int]:
     """Return this user's processes in which ``variable`` has a value with this prefix."""
     entry = f"\0{variable}={beginning}".encode()
     pids = []
-    for folder in _PROC.glob("[0-9]*"):
+    for pid, folder in _own_processes():
         with contextlib.suppress(OSError):
-            if folder.stat().st_uid == os.getuid() and entry in b"\0" + _read_variables(folder):
-                pids.append(int(folder.name))
+            if entry in b"\0" + _read_variables(folder):
+                pids.append(pid)
     return [pid for pid in pids if pid != os.getpid()]
 
 
-def _read_variables(folder: Path) -> bytes:
+def _own_processes() -> Iterator[tuple[int, str]]:
+    """Yield this user's processes with their folders: as text, since a machine may have many, and trials are short."""
+    user = os.getuid()
+    for name in filter(str.isdigit, os.listdir(_PROC)):
+        folder = f"{_PROC}/{name}"
+        with contextlib.suppress(OSError):
+            if os.stat(folder).st_uid == user:
+                yield int(name), folder
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
+
+
+def _read_variables(folder: str) -> bytes:
     """Return a process's variables; wait for a process in exec, which has none yet."""
     deadline = time.monotonic() + _STARTED_S
     while True:
-        if environ := (folder / "environ").read_bytes():
+        if environ := _read(f"{folder}/environ"):
             return environ
         if not _is_starting(folder) or time.monotonic() > deadline:
-            return (folder / "environ").read_bytes()
+            return _read(f"{folder}/environ")
         time.sleep(0.001)
 
 
-def _is_starting(folder: Path) -> bool:
+def _is_starting(folder: str) -> bool:
     """Return whether a process is in exec: it has a program, but env_end is still 0 (proc_pid_stat(5))."""
     try:
-        (folder / "exe").readlink()
-        fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
+        os.readlink(f"{folder}/exe")
+        fields = _read(f"{folder}/stat").rpartition(b")")[2].split()
     except OSError:
         return False
     return fields[48:49] == [b"0"]

@@ -20,7 +20,7 @@ from envmatrix.block import crowd, interrupts, supervisor
 Streams = tuple["int | IO[bytes] | None", "int | IO[bytes] | None", "int | IO[bytes] | None"]
 #: Seconds for the supervisor to end a program and its descendants before it is killed.
 ENDED_S = 20.0
-WATCHER = Path(__file__).with_name("cleanup_watcher.py")
+STARTER, WATCHER = (Path(__file__).with_name(name) for name in ("start_supervisor.py", "cleanup_watcher.py"))
 
 
 class NotStartedError(Exception):
@@ -133,7 +133,7 @@ class SupervisedProcess:
         try:
             with interrupts.held():
                 self.process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", supervisor.__file__, str(its.fileno()), str(os.getpid())],
+                    [sys.executable, "-I", "-S", str(STARTER), str(its.fileno()), str(os.getpid())],
                     cwd=order.cwd,
                     stdin=streams[0],
                     stdout=streams[1],

@@ -1,10 +1,10 @@
 """Supervisor process: starts a program with its limits, and ends it with all its descendants.
 
-``process.py`` starts it (``python -I -S supervisor.py FD OWNER``; OWNER is the process that starts it), sends an order
-through the socket FD and reads how the program ended. If the socket closes, envmatrix was killed or wants the program
-to end. The byte HOLD stops the program and its descendants, RELEASE resumes them; each is answered with the same byte
-when it is done. All descendants stay below this process, even daemons (PR_SET_CHILD_SUBREAPER), so none is left when
-it has no child.
+``process.py`` starts it (``python -I -S start_supervisor.py FD OWNER``; OWNER is the process that starts it), sends an
+order through the socket FD and reads how the program ended. If the socket closes, envmatrix was killed or wants the
+program to end. The byte HOLD stops the program and its descendants, RELEASE resumes them; each is answered with the
+same byte when it is done. All descendants stay below this process, even daemons (PR_SET_CHILD_SUBREAPER), so none is
+left when it has no child.
 It starts before every trial, so it imports little: it takes about 20 ms of CPU time.
 """
 
@@ -14,12 +14,14 @@ import ctypes
 import marshal
 import os
 import select
-import signal
 import sys
 import time
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
+if not TYPE_CHECKING:
+    import _signal as signal  # without the enumerations of ``signal``, which take milliseconds
+else:
+    import signal
     from collections.abc import Callable
 
     #: CPUs, memory nodes as a mask, the cgroup.procs of cgroups, RLIMIT_DATA in bytes, and RLIMIT_NPROC.
@@ -63,11 +65,12 @@ def confine(cpus: tuple[int, ...], nodes: int, groups: tuple[str, ...], data_byt
     for group in groups:
         with open(group, "wb", buffering=0) as members:
             members.write(b"0")
-    import resource
+    if data_bytes or processes:
+        import resource
 
-    for limit, value in ((resource.RLIMIT_DATA, data_bytes), (resource.RLIMIT_NPROC, processes)):
-        if value:
-            resource.setrlimit(limit, (value, value))
+        for limit, value in ((resource.RLIMIT_DATA, data_bytes), (resource.RLIMIT_NPROC, processes)):
+            if value:
+                resource.setrlimit(limit, (value, value))
     if nodes:
         bind_memory(nodes)
 
@@ -170,7 +173,7 @@ class _Watch:
         self.started = time.monotonic()
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:
+            if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._request_end)
 
     def _request_end(self, *_: object) -> None:
@@ -383,8 +386,9 @@ def _execute_order(line: int) -> bytes:
     return marshal.dumps(("ended", code, seconds, timed_out, number))
 
 
-if __name__ == "__main__":
-    _line = int(sys.argv[1])
-    os.set_inheritable(_line, False)
-    _answer = _execute_order(_line)
-    _attempt(os.write, _line, _answer)  # envmatrix may have been killed
+def main(line: int) -> None:
+    """Execute the order that comes through a socket, answer, and end without a cleanup, which takes milliseconds."""
+    os.set_inheritable(line, False)
+    answer = _execute_order(line)
+    _attempt(os.write, line, answer)  # envmatrix may have been killed
+    os._exit(0)

@@ -112,7 +112,7 @@ def _elapsed_and_blocks(result: Result) -> tuple[float, int]:
     from envmatrix.results.elapsed import ElapsedTime
 
     run, elapsed, blocks = result.summary.run, ElapsedTime(), set[int]()
-    for trial in RunFolder(result.folder).readings(run.plan):
+    for trial in RunFolder(result.folder).facts(run.plan):
         elapsed.add(trial)
         blocks.add(trial.block)
     return elapsed.seconds if run.launcher == DEFAULT else 0.0, len(blocks)

@@ -22,6 +22,7 @@ from envmatrix.build.lockfile import Section
 from envmatrix.build.locks import Locks
 from envmatrix.build.paths import BuildPaths
 from envmatrix.build.python import conda
+from envmatrix.build.python.bytecode import compile_bench
 from envmatrix.build.python.interpreters import Python, cached_python, inspect_interpreter
 from envmatrix.build.python.overlays import build_overlay, inspect_base_python
 from envmatrix.build.python.source_builds import check_uv, fetch_wheels
@@ -89,7 +90,7 @@ class LocalEngine(CgroupConfined, Engine):
             conda_prepared = self.prepare(conda_image, libraries, progress)
             return replace(conda_prepared, facts={**conda_prepared.facts, **conda_facts})
         if image.modules:  # not cached, because modules may change
-            return replace(self._prepare_with_modules(image, libraries, progress), loader=frozenset(loader_cache()))
+            return self._ready(self._prepare_with_modules(image, libraries, progress))
         cache, interpreter = self.places.cache, image.interpreter
         python = _find_interpreter(interpreter) if interpreter else cached_python(cache, image.python)
         base_digest = inspect_base_python(python).digest if interpreter else ""  # it may have been upgraded
@@ -101,6 +102,11 @@ class LocalEngine(CgroupConfined, Engine):
             prepared = self._build(image, libraries, python, progress)
             if not prepared.missing and not prepared.without_torch:  # a missing one may be installed later
                 cache.write(build_record, json.dumps(records.prepared_fields(prepared)))
+        return self._ready(prepared)
+
+    def _ready(self, prepared: Prepared) -> Prepared:
+        """Return an image with what this machine's loader finds, and compile the benchmark for its Python."""
+        compile_bench(self.places, prepared.python, prepared.facts.get("python", ""))
         return replace(prepared, loader=frozenset(loader_cache()))
 
     def _prepare_with_modules(

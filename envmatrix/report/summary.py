@@ -257,7 +257,10 @@ def summarise_measurements(run: Run, measured: Measurements, looks: Iterable[Tri
     )
 
 
-def summarise(folder: RunFolder) -> Summary:
-    """Read a results folder, finished or not, and summarise it. Raises StoreError if unreadable."""
+def summarise(folder: RunFolder, measured: Measurements | None = None) -> Summary:
+    """Read a results folder, finished or not, and summarise it. Raises StoreError if unreadable.
+
+    ``measured``: its trials, if they were just read.
+    """
     run = folder.load()
-    return summarise_measurements(run, read_measurements(folder, run.plan), folder.looks(run.plan))
+    return summarise_measurements(run, measured or read_measurements(folder, run.plan), folder.looks(run.plan))

@@ -23,6 +23,7 @@ from envmatrix.runner.budget_check import FirstBlockCheck
 from envmatrix.runner.continuations import Continuations
 from envmatrix.runner.running_estimate import RunningEstimate
 from envmatrix.runner.steady_state_runs import SteadyStateRuns
+from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.stopping.racing import Race
 from envmatrix.system.machine_lock import alone_on_machine
 from envmatrix.system.progress import ProgressCallback
@@ -48,12 +49,16 @@ class Observer(Protocol):
 
 @dataclass
 class RunEnding:
-    """Why a run stopped, whether it was interrupted, and whether it was ``lost``: its references failed."""
+    """Why a run stopped, whether it was interrupted, and whether it was ``lost``: its references failed.
+
+    ``measured``: what was on disk when it began, if no trial ran.
+    """
 
     why: str = ""
     interrupted: bool = False
     lost: bool = False
     incomplete: int = 0
+    measured: Measurements | None = None
     outcomes: dict[str, int] = field(default_factory=dict)
 
 
@@ -102,11 +107,7 @@ def run(
         launcher.interrupted()
         loop.ended.interrupted = True
         loop.ended.why = "interrupted"
-    if loop.first.why_lost and not loop.ended.interrupted:
-        loop.ended.why, loop.ended.lost = loop.first.why_lost, True
-    whole = loop.ended.interrupted or loop.ended.lost
-    loop.ended.incomplete = 0 if whole else max(0, loop.given - loop.complete)
-    return loop.ended
+    return loop.end()
 
 
 def _resume_loop(make_loop: Callable[[], _Loop], folder: RunFolder, progress: ProgressCallback) -> _Loop:
@@ -178,17 +179,17 @@ class _Loop:
         usual: Mapping[str, int] | None = None,
     ) -> None:
         width = launcher.width
-        self.experiment = experiment
-        self.progress = progress
-        self.observer = observer
+        self.experiment, self.plan = experiment, experiment.plan
+        self.progress, self.observer = progress, observer
         self.width, self.here = width, launcher.measures_here
         self.estimate = RunningEstimate(experiment.plan, experiment.run.workloads)
         self.race = Race(active=())
         self.done: set[str] = set()
         self._elapsed = ElapsedTime()
         self.finished: Counter[int] = Counter()
+        self._open_blocks: set[int] = set()
         self.given = 0
-        self.begun = 0
+        self.begun = self._recorded_count = 0
         #: How many finished trials of the current interleaved group are not on disk yet.
         self.unwritten = 0
         self.ended = RunEnding()
@@ -202,11 +203,22 @@ class _Loop:
     def announce(self) -> None:
         """Report before the first block the time reserved for steady-state runs, and a budget that is too short."""
         self.long.announce()
+        self._recorded_count = len(self.done)
         cpus = os.cpu_count() or 1
         process_count = cpus if self.experiment.run.design.schedule == "turns" else 1
         busy = os.getloadavg()[0] / cpus if self.here else 0.0
         if not self.done and (line := self.first.announce(max(process_count, self.width), busy)):
             self.progress(line)
+
+    def end(self) -> RunEnding:
+        """Return why the run stopped, what is missing, and what was on disk if no trial ran."""
+        if self.first.why_lost and not self.ended.interrupted:
+            self.ended.why, self.ended.lost = self.first.why_lost, True
+        if len(self.done) == self._recorded_count:
+            self.ended.measured = self.estimate.measured
+        whole = self.ended.interrupted or self.ended.lost
+        self.ended.incomplete = 0 if whole else max(0, self.given - self.complete)
+        return self.ended
 
     def count(self, trial: Reading | Trial) -> None:
         """Count a finished trial."""
@@ -215,6 +227,7 @@ class _Loop:
         self.continuations.count(trial)
         self.groups_of.note(trial)
         self.finished[trial.block] += 1
+        self._open_blocks.add(trial.block)
         self.ended.outcomes[trial.outcome] = self.ended.outcomes.get(trial.outcome, 0) + 1
         self.estimate.add(trial)
 
@@ -236,7 +249,8 @@ class _Loop:
     @property
     def complete(self) -> int:
         """How many blocks are complete."""
-        return sum(map(self._is_complete, self.finished))
+        self._open_blocks = {block for block in self._open_blocks if not self._is_complete(block)}
+        return len(self.finished) - len(self._open_blocks)
 
     def _is_complete(self, block: int) -> bool:
         return self.finished[block] >= len(self._running_arms(block))
@@ -244,7 +258,7 @@ class _Loop:
     def _running_arms(self, block: int) -> set[str]:
         """Return the arms that run in ``block``: all that did not leave the race before it."""
         dropped_arms = {stopped.arm for stopped in self.race.stopped if stopped.block <= block}
-        plan = self.experiment.plan
+        plan = self.plan
         return (
             {arm.name for arm in plan.arms_of(block)} - dropped_arms - unused_reference_copies(plan.arms, dropped_arms)
         )
@@ -255,32 +269,38 @@ class _Loop:
         With parallel blocks, missing trials are normal and are run like any other.
         """
         self.begun = max(self.finished, default=0) if self.width == 1 else 0
-        return sum(len(self._remaining_slots(self.experiment.plan.block(block))) for block in range(self.begun))
+        return sum(len(self._remaining_slots(block)) for block in range(self.begun))
 
-    def _remaining_slots(self, block: list[Slot]) -> list[Slot]:
+    def _is_recorded(self, block: int) -> bool:
+        """Return whether every trial of a block is on disk, also those of arms that left the race."""
+        return self.finished[block] >= len(self.plan.arms_of(block))
+
+    def _running_slots(self, block: int) -> list[Slot]:
+        running_arms = self._running_arms(block)
+        return [slot for slot in self.plan.block(block) if slot.arm.name in running_arms]
+
+    def _remaining_slots(self, block: int) -> list[Slot]:
         """Return the slots of a block that still have to run."""
-        running_arms = self._running_arms(block[0].block)
-        return [slot for slot in block if slot.arm.name in running_arms and slot.trial not in self.done]
+        if self._is_recorded(block):
+            return []
+        return [slot for slot in self._running_slots(block) if slot.trial not in self.done]
 
     def cut_short(self) -> set[str]:
         """Return the trials on disk of interleaved groups that are incomplete."""
-        blocks = (
-            [slot for slot in self.experiment.plan.block(index) if slot.arm.name in self._running_arms(index)]
-            for index in sorted(self.finished)
-        )
+        blocks = (self._running_slots(block) for block in sorted(self.finished) if not self._is_recorded(block))
         return {trial for block in blocks for trial in self.groups_of.cut_short(block, self.done)}
 
     def decide_race(self) -> None:
         """Update which arms are still in a race, based only on the complete blocks on disk."""
-        if self.experiment.plan.race:
+        if self.plan.race:
             self.race = self.estimate.race()
 
     def blocks(self) -> Iterator[list[Slot]]:
         """Yield the remaining slots of each block until precision is reached or the budget is spent."""
-        for block in self.experiment.plan.blocks():
+        for block in range(self.plan.max_blocks):
             self.decide_race()
             remaining = self._remaining_slots(block)
-            if remaining and block[0].block >= self.begun and (reason := self._stop_reason(self.given)):
+            if remaining and block >= self.begun and (reason := self._stop_reason(self.given)):
                 self.ended.why = reason
                 return
             self.given += 1
@@ -290,7 +310,7 @@ class _Loop:
 
     def _stop_reason(self, given: int) -> str:
         """Return why no block beyond the ``given`` ones is needed, or '' if one is."""
-        plan = self.experiment.plan
+        plan = self.plan
         complete = self.complete
         if self.first.why_lost:
             return self.first.why_lost
@@ -313,7 +333,7 @@ class _Loop:
     def left_s(self) -> float:
         """Return the seconds until the budget ends, or until the blocks required before that have run."""
         complete, spent_s = self.complete, self.spent_s / self.width
-        first_s = spent_s / complete * max(0, self.experiment.plan.first - complete) if complete else 0.0
+        first_s = spent_s / complete * max(0, self.plan.first - complete) if complete else 0.0
         return max(first_s, self._budget_s - spent_s, 0.0)
 
     def _later_s(self, group: list[Slot]) -> float | None:
@@ -321,9 +341,8 @@ class _Loop:
         complete = self.complete
         if not complete:
             return None
-        running_arms = self._running_arms(group[0].block)
-        slots = [slot for slot in self.experiment.plan.block(group[0].block) if slot.arm.name in running_arms]
-        left_s = self.experiment.plan.budget_s - self.spent_s - self._later_spent_s
+        slots = self._running_slots(group[0].block)
+        left_s = self.plan.budget_s - self.spent_s - self._later_spent_s
         return self.continuations.seconds(slots, complete, self.spent_s / complete, left_s, self.estimate.measured)
 
     @property
@@ -334,7 +353,7 @@ class _Loop:
     @property
     def _budget_s(self) -> float:
         """The seconds that blocks may take: those for a verdict have priority over steady-state runs."""
-        plan = self.experiment.plan
+        plan = self.plan
         return (
             plan.budget_s
             - self._elapsed.later_s
@@ -353,7 +372,7 @@ class _Loop:
 
     @property
     def _steady_runs_left_s(self) -> float:
-        return self.experiment.plan.budget_s - self.spent_s / self.width - self._later_spent_s
+        return self.plan.budget_s - self.spent_s / self.width - self._later_spent_s
 
     def begins(self, slot: Slot, together: int = 1) -> None:
         """Notify the observer that a trial begins, or ``together`` interleaved ones."""

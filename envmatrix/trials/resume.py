@@ -53,7 +53,7 @@ def record_interim_reading(folder: RunFolder) -> None:
 def _unrecorded_blocks(folder: RunFolder, run: Run) -> int | None:
     """Return how many blocks are on disk; None if the history needs no entry for them."""
     misfits: list[RejectedLine] = []
-    blocks = len({trial.block for trial in folder.readings(run.plan, misfits.append)})
+    blocks = len({trial.block for trial in folder.facts(run.plan, misfits.append)})
     return None if blocks < run.plan.min_blocks or blocks in run.plan.looked else blocks
 
 

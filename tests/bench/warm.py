@@ -13,7 +13,7 @@ import sys
 
 import torch
 
-from bench.__main__ import main
+from bench.command_line import main
 
 torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)  # the first optimiser imports further parts of torch
 gc.freeze()  # garbage collection in a fork skips what torch has imported

@@ -48,6 +48,18 @@ def test_the_last_match_of_the_output_is_the_metric_and_python_brings_its_own_ev
     assert "rate: 1.5" in log
 
 
+def test_a_process_that_measures_a_program_loads_no_module_that_it_does_not_need(tmp_path):
+    argv = [sys.executable, "-X", "importtime", f"{ROOT}/bench/__main__.py", "command", f"--record={tmp_path}/record"]
+    done = subprocess.run(
+        [*argv, "--", "true"], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60,
+        check=True,
+    )  # fmt: skip
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "bench.command" in loaded
+    assert not loaded & {"dataclasses", "statistics", "difflib", "bench.options", "bench.quantities", "bench.prices"}
+    assert not loaded & {"bench.evidence.cuda", "bench.evidence.xla"}
+
+
 def test_a_json_file_gives_the_metric_by_its_dotted_key(tmp_path):
     file = tmp_path / "out.json"
     program = f"import json; json.dump({{'a': [{{'b': 7}}]}}, open({str(file)!r}, 'w'))"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench import arguments, options
-from bench.__main__ import main
+from bench.command_line import main
 from bench.errors import BenchError
 
 ROOT = Path(__file__).parents[2]

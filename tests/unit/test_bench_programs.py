@@ -14,8 +14,10 @@ from bench.evidence.tree import Program, Reaped
 BIG = 0.55
 
 
-def program(pid, cpu_s, **facts):
-    return Program(pid, "python3", number=pid, path="/python3", cpu_s=cpu_s, threads=1, variables={}, **facts)
+def program(pid, cpu_s, name="python3", libraries=None):
+    found = Program(pid, name, number=pid, cpu_s=cpu_s)
+    found.path, found.threads, found.variables, found.libraries = "/python3", 1, {}, libraries
+    return found
 
 
 def test_many_small_programs_that_are_alike_are_one_that_works():
@@ -37,7 +39,7 @@ def test_a_compiler_that_pytorch_starts_is_not_checked_and_no_unseen_work(tmp_pa
         "evidence": {"torch": torch, "malloc": None, "openmp": None, "libraries": None},
     }
     (tmp_path / "1.json").write_text(json.dumps(probe))
-    seen = [Program(1, "python3", number=1, cpu_s=2.0, variables={}), Program(2, "cc1plus", number=2, cpu_s=3.0)]
+    seen = [program(1, 2.0), Program(2, "cc1plus", number=2, cpu_s=3.0)]
     watched = SimpleNamespace(programs=lambda: seen, reaped=[], processes=2, pid=1)
     found, _ = programs.evidence(str(tmp_path), watched, 5.0)
     assert [one["name"] for one in found["programs"]] == names

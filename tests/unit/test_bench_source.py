@@ -18,6 +18,7 @@ TOO_NEW = {"tomllib", "annotationlib", "compression"}
 HOST_SIDE = {
     "__init__.py",
     "__main__.py",
+    "command_line.py",
     "options.py",
     "data_sets.py",
     "stand_in.py",

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench import arguments, digest, options, variables
-from bench.__main__ import _parser
+from bench.command_line import _parser
 from bench.errors import BenchError
 from envmatrix.block.orphans import TRIAL_VARIABLE
 from envmatrix.errors import InputError

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
 from envmatrix.errors import StoreError
-from envmatrix.results.reading import LineReader
-from envmatrix.results.trial import Trial, trial_from_line
+from envmatrix.results.reading import LineReader, read_facts
+from envmatrix.results.trial import Trial, TrialFacts, trial_from_line
 from envmatrix.stats import measurements
 from envmatrix.stats.measurements import _row, fold_trials, read_measurements
 from tests.synthetic import Machine, make_plan, make_trials, write_run
@@ -68,6 +68,10 @@ def assert_read_alike(reader, line, number):
     assert found.record == slow.record
     facts = {name: value for name, value in vars(found).items() if name not in ("record", "conditions")}
     assert facts == {name: value for name, value in vars(slow).items() if name in facts}
+    found = read_facts(line, None, number)
+    assert [getattr(found, fact.name) for fact in fields(TrialFacts)] == [
+        getattr(slow, fact.name) for fact in fields(TrialFacts)
+    ]
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())

@@ -1,6 +1,7 @@
 """Processes are started as requested, limited, and ended completely."""
 
 import os
+import py_compile
 import select
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.block import crowd
+from envmatrix.block import crowd, supervisor
 from envmatrix.block import orphans as block_orphans
 from envmatrix.block import process as block
 from envmatrix.engines import confinement
@@ -125,6 +126,13 @@ with open({str(tmp_path / "log")!r}, "wb") as log:
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     wait_for(lambda: not alive(child))
+
+
+def test_the_supervisor_is_compiled_once_and_not_for_every_trial():
+    py_compile.compile(supervisor.__file__)
+    argv = [sys.executable, "-I", "-S", "-v", block.STARTER, "0", str(os.getpid())]
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert (done.returncode, f".pyc matches {supervisor.__file__}" in done.stderr) == (1, True)
 
 
 def test_a_process_whose_program_is_just_being_started_is_found_by_its_variables_all_the_same(tmp_path, monkeypatch):

@@ -196,7 +196,8 @@ def test_what_was_read_before_the_loader_had_mapped_anything_is_no_contradiction
     met.look(pid, 0.0)
     assert [Path(path).name[:3] for path in met.libraries] == ["ld-"]
     os.kill(pid, signal.SIGKILL)
-    ended = tree.Program(pid, "true", variables={"A": "1"})
+    ended = tree.Program(pid, "true")
+    ended.variables = {"A": "1"}
     ended.look(pid, 0.0)  # it still exists, but has released everything
     os.waitpid(pid, 0)
     for program in (met, ended):

@@ -17,10 +17,12 @@ from envmatrix.api import runs
 from envmatrix.api.result import Result
 from envmatrix.cli import answer
 from envmatrix.errors import InputError, StoppedRunError, StoreError, Where
+from envmatrix.plan import Plan
 from envmatrix.report.formats.terminal import print_summary
 from envmatrix.report.summary import summarise_measurements
 from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder
+from envmatrix.runner.loop import RunEnding
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.new_run import NewRun
@@ -148,7 +150,7 @@ def test_reports_that_cannot_be_written_are_no_bad_input_and_can_be_made_later(t
         raise StoreError("No space left on device", where=Where(tmp_path / "summary.json"))
 
     run = make_run(make_plan(("a",)), "r")
-    monkeypatch.setattr(runs, "run_experiment", lambda *_: None)
+    monkeypatch.setattr(runs, "run_experiment", lambda *_: RunEnding())
     monkeypatch.setattr(runs, "write_reports", full)
     watched = SimpleNamespace(progress=print)
     with pytest.raises(StoppedRunError, match="its reports could not be written") as caught:
@@ -178,6 +180,23 @@ def test_an_interpreter_that_is_gone_stops_a_resume_which_says_so(tmp_path, monk
     assert main(["resume", "one", "--quiet"]) == 4
     assert "is no longer available on local: interpreter: " in capsys.readouterr().err
     assert lines.read_text() == kept
+
+
+def test_a_complete_run_that_is_resumed_is_read_once_and_its_blocks_are_not_planned_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "matrix.yaml").write_text(PLAIN.replace("PYTHON", sys.executable))
+    assert main(["bench", "--engine", "local", "--name", "one", "--quiet"]) == 0
+    calls, readings, block = [], RunFolder.readings, Plan.block
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "readings", lambda *arguments: calls.append("read") or readings(*arguments))
+        patch.setattr(Plan, "block", lambda *arguments: calls.append("planned") or block(*arguments))
+        assert main(["resume", "one", "--quiet"]) == 0
+    assert calls == ["read"]
+    file = tmp_path / "results" / "one" / "summary.json"
+    resumed = file.read_text()
+    assert main(["report", "one"]) == 0
+    assert file.read_text() == resumed
 
 
 @pytest.mark.parametrize(("most", "asked"), [(40, "budget"), (4, "budget and a `--max-blocks` above 4")])

@@ -64,13 +64,15 @@ def command_arguments(workload: Workload, record: str, python: str, bench: str, 
     """Return the arguments that run a command workload; ``python`` in it means the environment's own.
 
     ``gate`` is the folder of the gate at which it waits for its turns, '' if it is not interleaved. The benchmark is
-    started by its path, as the program's folder may contain a ``bench.py`` too.
+    started by its path, as the program's folder may contain a ``bench.py`` too, and without ``site``, which it does not
+    need.
     """
     program, *arguments = workload.command
     argv = [python if program in _PYTHONS else program, *arguments]
     options = [f"--prepare={word}" for word in workload.prepare]
     options += [f"--gate={gate}"] if gate else []
-    return (f"{bench}/__main__.py", "command", f"--record={record}", *options, *metric_arguments(workload), "--", *argv)
+    bench_argv = ("-S", f"{bench}/__main__.py", "command", f"--record={record}")
+    return (*bench_argv, *options, *metric_arguments(workload), "--", *argv)
 
 
 def metric_file(workload: Workload) -> str:
