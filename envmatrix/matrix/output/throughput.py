@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from envmatrix.matrix.output.patterns import OutputText, shortest_pattern
 from envmatrix.matrix.output.printed import (
     BYTES,
+    SIDE_PHASE,
     STEP_TIME,
     STEPS,
     UNSPECIFIED_TIME,
@@ -40,6 +41,8 @@ _PYTEST_BENCHMARK = re.compile(r"^-+ benchmark[^\n]*: \d+ tests? -+$", re.MULTIL
 _COUNTER_LINE = re.compile(r"^(?P<words>[A-Za-z\[(#][A-Za-z \[(#:=_-]*)(?P<number>[0-9]+)\b(?!\.[0-9])", re.MULTILINE)
 #: Placeholder for the part of a long output that was left out (bench/command.py).
 _CUT = re.compile(r"\n\[\.\.\. \d+ bytes left out \.\.\.\]\n")
+#: Lines that count seconds, or work before the steps.
+_NO_STEPS = re.compile(rf"\b(?:t|time|elapsed|uptime|secs?|seconds?)\W*\Z|{SIDE_PHASE.pattern}", re.IGNORECASE)
 #: Fewer counted lines are not steps: they may be epochs.
 _MIN_STEPS = 20
 
@@ -249,7 +252,8 @@ def step_line_pattern(output: str) -> str:
 def _counter_values(chunk: str) -> dict[str, list[int]]:
     counts_by_words: dict[str, list[int]] = {}
     for line in _COUNTER_LINE.finditer(chunk):
-        counts_by_words.setdefault(line["words"], []).append(int(line["number"]))
+        if not _NO_STEPS.search(line["words"].replace("_", " ")):
+            counts_by_words.setdefault(line["words"], []).append(int(line["number"]))
     return counts_by_words
 
 
