@@ -46,6 +46,9 @@ def test_what_trainers_print_is_read_as_a_user_reads_it_on_the_host_and_in_a_tri
         assert "To compare one instead" in why
     elif kind == "wall-of-one":
         assert ([one.regex for one in found], source.wall) == ([""], True)
+    elif kind == "wall-of-evaluation":
+        assert source.wall
+        assert "the only speed is that of an evaluation" in why
     else:
         (one,) = found
         assert (one.value, one.better) == (value[0], {"rate": "higher", "time": "lower"}[kind])

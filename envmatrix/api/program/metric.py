@@ -142,6 +142,9 @@ def _detect_metric(output: str, wall_s: float | None) -> tuple[MetricSource, str
     marked_line = _excerpt(number.line, *number.span)
     if len(numbers) == 1 and not number.regex:
         return WALL_TIME, f"wall time, because no pattern matches only {number.label}\n{marked_line}"
+    if len(numbers) == 1 and number.beside_training:
+        why = "wall time, because the only speed is that of an evaluation, not of the training. To compare it, add"
+        return WALL_TIME, f"{why}:\n{_candidate_lines(numbers)}"
     if len(numbers) == 1:
         source = _make_source("--metric-regex", regex=number.regex, unit=number.unit, better=number.better)
         note = f" ({number.note})" if number.note else ""

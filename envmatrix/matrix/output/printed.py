@@ -73,6 +73,10 @@ _TITLE = re.compile(
 )
 #: A line that opens an indented block, as in JSON and YAML, and the number of a block in its name.
 _OPENS_BLOCK = re.compile(r"""\s*(?:["']?([^\W\d][^"':|]{0,60})["']?: *)?[\[{]?\s*\Z""")
+#: A heading: ``=== Training ===`` or ``## resnet18``.
+_HEADING = re.compile(
+    r"\s*(?:([=*#~-])\1+\s*(?=.*\1\1\s*\Z)|#{1,4} )(?!(?i:results?|summary|final|report)\b)([A-Za-z].*)"
+)
 _BLOCK_NUMBER = re.compile(r"(?<=[A-Za-z][ _#-])\d+")
 #: Settings printed as a Python object: ``Namespace(lr=0.1, qps=10)``.
 _SETTINGS = re.compile(r"(?:Namespace|Config|Args|Arguments|Settings|Params|Options)\([^()]*(?:\([^()]*\)[^()]*)*\Z")
@@ -121,13 +125,19 @@ def speed_readings(lines: Sequence[str]) -> Iterator[Reading]:
 
 
 def _blocks(lines: Sequence[str]) -> Iterator[str]:
-    """Yield, for each line, the names of the indented blocks that contain it, as in printed JSON or YAML."""
-    opened: list[tuple[int, str]] = []
-    for line in lines:
+    """Yield, for each line, its heading and the indented blocks that contain it, as in printed JSON or YAML.
+
+    Headings count if none is repeated: those of epochs and of evaluations between them are.
+    """
+    headings = [re.sub(r"(?<![A-Za-z])\d+", "", match[2]) if (match := _HEADING.match(line)) else "" for line in lines]
+    counted = 1 < len({*headings}) - 1 == len(lines) - headings.count("")
+    heading, opened = "", list[tuple[int, str]]()
+    for line, own_heading in zip(lines, headings, strict=True):
+        heading = own_heading if own_heading and counted else heading
         indent = len(line) - len(line.lstrip())
         while line.strip() and opened and opened[-1][0] >= indent:
             opened.pop()
-        yield " ".join(name for _, name in opened)
+        yield " ".join([heading, *(name for _, name in opened)])
         if line.strip() and (match := _OPENS_BLOCK.match(line)):
             opened.append((indent, _BLOCK_NUMBER.sub("", match[1] or "")))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from envmatrix.matrix.output.patterns import OutputText, shortest_pattern
@@ -32,6 +33,7 @@ _BAR = re.compile(r"(?P<done>\d+)/(?P<all>\d+) \[(?P<clock>[\d:]+)<")
 #: Labels of settings rather than counters; a sweep has at most this many values.
 _SETTING_LABEL = re.compile(r"\b(?:size|bs|len|length|dim|threads?|workers?|streams?|concurrency)$")
 _MAX_SETTINGS = 20
+_TRAINING_LOSS = re.compile(r"(?<![a-z])(?:train(?:ing)?|epoch)(?![a-z]).*\bloss|(?<![a-z])train_loss", re.IGNORECASE)
 #: Keras prints this line before the bar of an epoch.
 _EPOCH = re.compile(r"Epoch \d+/\d+")
 #: Speeds with a larger ratio are different quantities, if other signs agree.
@@ -52,6 +54,7 @@ class Throughput:
     """A pattern that finds one number of an output, with the number's label, last value and unit.
 
     ``line`` is the last line that contains it, ``span`` its position there; ``note`` describes what else was printed.
+    ``beside_training``: it is that of an evaluation, and the program prints a loss of its training without a speed.
     """
 
     regex: str
@@ -62,6 +65,7 @@ class Throughput:
     line: str
     span: tuple[int, int]
     note: str = ""
+    beside_training: bool = False
 
 
 def throughput_candidates(output: str, wall_s: float | None = None) -> list[Throughput]:
@@ -80,7 +84,16 @@ def throughput_candidates(output: str, wall_s: float | None = None) -> list[Thro
     usable = [
         group for group in kinds if not unclear & {group[-1].unit, group[-1].key} and _is_plausible(group, wall_s)
     ]
-    return [reading for group in _best_kinds(usable) for reading in _throughputs(text, group)]
+    best = _best_kinds(usable)
+    beside_training = all(group[-1].phase == "eval" for group in best) and _trains(lines, usable)
+    numbers = [number for group in best for number in _throughputs(text, group)]
+    return [replace(number, beside_training=beside_training) for number in numbers]
+
+
+def _trains(lines: Sequence[str], kinds: Iterable[Sequence[Reading]]) -> bool:
+    """Return whether a line without a speed has the loss of a training."""
+    with_speed = {reading.number for group in kinds for reading in group}
+    return any(_TRAINING_LOSS.search(line) for number, line in enumerate(lines) if number not in with_speed)
 
 
 def _group_by_kind(lines: Sequence[str]) -> Iterator[list[Reading]]:
@@ -113,6 +126,10 @@ def _split_kind(group: list[Reading], epoch: int) -> list[list[Reading]]:
             [replace(bar, extra=evaluation_label) for bar in with_label],
             [replace(bar, phase="eval") for bar in without_label],
         ]
+    on_each_line = Counter(reading.number for reading in group)
+    in_last_line = group[-on_each_line[group[-1].number] :]
+    if len({*on_each_line.values()}) == 1 < len(in_last_line) and not _agree(in_last_line):
+        return [group[place :: len(in_last_line)] for place in range(len(in_last_line))]
     last_epoch_bars = [bar for bar in bars if bar.number > epoch >= 0]
     values = [bar.field.value for bar in last_epoch_bars]
     differ = values and max(values) > _DIFFERENT_RATIO * min(values)
@@ -194,8 +211,13 @@ def _best_kinds(kinds: Sequence[Sequence[Reading]]) -> list[Sequence[Reading]]:
     ]
     if lowest_order < STEPS and not _rates_agree(candidates, steps):
         candidates += steps
-    values = [group[-1].field.value for group in candidates]
-    return candidates[-1:] if values and max(values) <= (1 + _SAME_TOLERANCE) * min(values) else candidates
+    return candidates[-1:] if _agree([group[-1] for group in candidates]) else candidates
+
+
+def _agree(readings: Sequence[Reading]) -> bool:
+    """Return whether numbers are the same number printed twice."""
+    values = [reading.field.value for reading in readings]
+    return max(values, default=0.0) <= (1 + _SAME_TOLERANCE) * min(values, default=0.0)
 
 
 def _is_bar_of_steps(bar: Reading, steps: Sequence[float]) -> bool:
@@ -214,9 +236,7 @@ def _throughputs(text: OutputText, group: Sequence[Reading]) -> Iterator[Through
     ranks: dict[str, list[Reading]] = {}
     for reading in group:
         ranks.setdefault(reading.rank, []).append(reading)
-    values = [rank_readings[-1].field.value for rank_readings in ranks.values()]
-    is_same_on_ranks = max(values) <= (1 + _SAME_TOLERANCE) * min(values)
-    if len(ranks) == 1 or is_same_on_ranks:
+    if len(ranks) == 1 or _agree([rank_readings[-1] for rank_readings in ranks.values()]):
         note = f"the same line from {len(ranks)} processes" if len(ranks) > 1 else ""
         yield from _verified_throughput(text, group, "", note)
         return

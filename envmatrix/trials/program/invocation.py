@@ -91,16 +91,13 @@ def place_program_files(engine: Engine, job: Job, files: Path, inner_path: str, 
     overlay = make_overlay(files, job.mounts.work, metric)
     if overlay:
         return replace(job, folder=files, overlay=overlay)
-    *parents, folder_name = files.relative_to(files.anchor).parts[-_FOLDERS_ABOVE - 1 :] or ("root",)
-    place, source = job.mounts.work / "around", files
-    for _ in parents:
-        source = source.parent
-    for name, entered in zip([*parents], [*parents[1:], folder_name], strict=True):
-        place = place / name
+    *folders_above, _ = chain = [files, *files.parents][_FOLDERS_ABOVE::-1]
+    place = job.mounts.work / "around"
+    for source, entered in zip(folders_above, chain[1:], strict=True):
+        place = place / (source.name or "root")
         place.mkdir(parents=True)
-        _link_entries(place, source, entered)
-        source = source / entered
-    place = place / folder_name
+        _link_entries(place, source, entered.name)
+    place = place / (files.name or "root")
     place.mkdir(parents=True)
     link_files(place, files, inner_path, metric)
     return replace(job, folder=place)
