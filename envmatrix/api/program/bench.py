@@ -153,7 +153,8 @@ def _basic_template(request: ProgramRequest, program: ProgramCommand, workloads:
 
 def _imports_torch(image: Image, progress: ProgressCallback) -> bool:
     """Return whether a Python has PyTorch from pip; False for one that does not start on this machine."""
-    workload = _workload({"name": "torch", "command": ("python", "-c", "import torch"), "files": str(Path.cwd())})
+    code = "import sys; sys.path[:] = filter(None, sys.path); import torch"  # not of this folder, as a script would
+    workload = _workload({"name": "torch", "command": ("python", "-c", code), "files": str(Path.cwd())})
     with tempfile.TemporaryDirectory(prefix="envmatrix-look-") as folder, suppress(EnvmatrixError):
         return _runs_torch(run_once(workload, image, _IMPORT_LIMIT_S, Path(folder) / "log", progress).record)
     return False
