@@ -299,6 +299,15 @@ def test_what_does_not_count_up_evenly_or_in_two_ways_is_no_step(output):
     assert step_line_pattern(output) == ""
 
 
+@pytest.mark.parametrize("end", ["\r", "\n"])
+def test_bars_of_thousands_of_states_hide_no_training_between_them(end):
+    loading = "".join(f"\rLoading weights: {number}/600 [00:01<00:00, 600.1it/s]" for number in range(600))
+    training = "".join(f"{number}/3000 [00:30<00:00, 100.5it/s, loss=0.5]{end}" for number in range(3000))
+    validating = "".join(f"\rValidating: {number}/1700 [00:05<00:00, 333.3it/s]" for number in range(1700))
+    (found,) = throughput_candidates(f"{loading}\n{training}\n{validating}\n")
+    assert found.value == 100.5
+
+
 def test_a_very_long_run_of_digits_is_passed_over_at_once():
     (found,) = throughput_candidates(f"throughput: 12.5 img/s\nkey {'7' * 200_000}\n")
     began = time.perf_counter()

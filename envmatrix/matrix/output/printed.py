@@ -80,6 +80,8 @@ _HEADING = re.compile(
 _BLOCK_NUMBER = re.compile(r"(?<=[A-Za-z][ _#-])\d+")
 #: Settings printed as a Python object: ``Namespace(lr=0.1, qps=10)``.
 _SETTINGS = re.compile(r"(?:Namespace|Config|Args|Arguments|Settings|Params|Options)\([^()]*(?:\([^()]*\)[^()]*)*\Z")
+#: perf stat: ``3227 page-faults  #  22.882 K/sec``.
+_COMMENT = re.compile(r"\S\s+#\s+\Z")
 #: FLOPs are a count; FLOPS and FLOP/s are a speed.
 _FLOPS_COUNTED = re.compile(r"FLOPs(?![/\w])")
 
@@ -155,10 +157,10 @@ def _line_readings(line: str, number: int, title: str, block: str) -> Iterator[R
 
 
 def _is_setting(field: NumberField, text: str) -> bool:
-    """Return whether a number is part of printed settings or of a list, and so not a measured speed."""
+    """Return whether a number is part of printed settings, a list or a comment, and so not a measured speed."""
     preceding = text[: field.start]
     is_list_item = preceding.endswith("[") and re.match(r",\s*[-+.\d]", text[field.end :])
-    return bool(is_list_item or _SETTINGS.search(preceding))
+    return bool(is_list_item or _SETTINGS.search(preceding) or _COMMENT.search(preceding))
 
 
 def _make_reading(

@@ -76,6 +76,8 @@ def throughput_candidates(output: str, wall_s: float | None = None) -> list[Thro
     """
     lines = quantities().plain(output).split("\n")
     if len(lines) > sum(_HEAD_AND_TAIL_LINES):
+        lines = quantities().plain(_without_redraws(quantities().without_colours(output))).split("\n")
+    if len(lines) > sum(_HEAD_AND_TAIL_LINES):
         lines = [*lines[: _HEAD_AND_TAIL_LINES[0]], *lines[-_HEAD_AND_TAIL_LINES[1] :]]
     text = OutputText("\n".join(lines))
     epoch = max((number for number, line in enumerate(lines) if _EPOCH.fullmatch(line)), default=-1)
@@ -88,6 +90,20 @@ def throughput_candidates(output: str, wall_s: float | None = None) -> list[Thro
     beside_training = all(group[-1].phase == "eval" for group in best) and _trains(lines, usable)
     numbers = [number for group in best for number in _throughputs(text, group)]
     return [replace(number, beside_training=beside_training) for number in numbers]
+
+
+def _without_redraws(output: str) -> str:
+    """Return an output without the states of a bar that the next one draws over with other numbers only."""
+    kept = []
+    for line in output.split("\n"):
+        states = line.split("\r")
+        words = [re.sub(r"[^A-Za-z]+", "", state) for state in states]
+        kept.append(
+            "\r".join(
+                state for state, own, later in zip(states, words, [*words[1:], None], strict=True) if own != later
+            )
+        )
+    return "\n".join(kept)
 
 
 def _trains(lines: Sequence[str], kinds: Iterable[Sequence[Reading]]) -> bool:
