@@ -184,6 +184,11 @@ def test_a_program_that_waits_for_a_keyboard_is_told_that_there_is_none(program,
     assert "a trial has no keyboard" in find_failure_hints(workload(), MINE, done.stdout, tmp_path)
 
 
+def test_a_program_that_asks_for_the_size_of_its_terminal_is_told_how_to_have_one(tmp_path):
+    said = "OSError: [Errno 25] Inappropriate ioctl for device"
+    assert "-- script -qec 'PROGRAM' /dev/null" in find_failure_hints(workload(), MINE, said, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("command", "said", "path"),
     [
