@@ -56,7 +56,7 @@ class FirstBlockCheck:
         self._broken: dict[str, Trial] = {}
         self._working_references: set[str] = set()
         self._elapsed = ElapsedTime()
-        self._is_budget_checked = False
+        self._is_budget_checked = self._is_work_checked = False
         self._reported: set[str] = set()
 
     def add(self, trial: Trial) -> list[str]:
@@ -146,7 +146,10 @@ class FirstBlockCheck:
         """Return a warning that the program may have found what its trial run left outside its folder."""
         before_s = self._experiment.trial_run_s
         took_s = trial.wall_s if trial.outcome == "ok" and trial.arm in self._copies else None
-        if took_s is None or before_s <= _MUCH_LONGER * took_s + _MUCH_LONGER_S:
+        if self._is_work_checked or took_s is None:
+            return []
+        self._is_work_checked = True
+        if before_s <= _MUCH_LONGER * took_s + _MUCH_LONGER_S:
             return []
         return [
             f"warning: the trial run took {as_duration(before_s)}, and a trial without settings {as_duration(took_s)}. "

@@ -85,6 +85,7 @@ def test_the_pattern_of_what_trainers_print_reads_a_run_whose_decimal_numbers_ar
         ("3/3 [00:10<00:00, 3.40s/ batch]", "3/3 [00:02<00:00, 1.25 batch/s]", 0.8),
         ("3/3 [00:02<00:00, 1.25 batch/s]", "3/3 [00:10<00:00, 3.20s/ batch]", 0.3125),
         ("iter 10: loss 4.2, time 983.1ms", "iter 10: loss 4.2, time 1.02s", 1020.0),
+        ("step 3 loss nan 96.1 it/s", "step 3 loss 0.5 97.1 it/s", 97.1),
         ("step 9 | 983.1 ms/step", "step 9 | 1.02 s/step", 1020.0),
         ("980.0 GFLOPS", "1.1 TFLOPS", 1100.0),
         ("  samples_per_second =  462.8", "  samples_per_second = 1462.8", 1462.8),
@@ -130,6 +131,8 @@ def test_losses_learning_rates_and_memory_around_a_speed_never_change_what_is_re
         ("Images/sec: 55.3", 55.3),
         ("GFLOPS = 33.2", 33.2),
         ("epoch 3: loss 0.4, 512 samples/s", 512.0),
+        ("Epoch 0 step 3 loss nan 96.1 it/s", 96.1),
+        ("Epoch 0 step 3 loss -inf 96.1 it/s", 96.1),
     ],
 )
 def test_one_number_that_looks_like_a_throughput_is_found_and_its_pattern_finds_it_again(output, value):

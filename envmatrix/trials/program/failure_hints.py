@@ -85,6 +85,8 @@ def keyboard_hint(output: str) -> str:
             "it reads its input, and a trial has no keyboard: pass the answers as options, or in a file: -- sh -c "
             "'PROGRAM <FILE'"
         )
+    if re.search(r"^bdb\.BdbQuit\b", output, re.MULTILINE):
+        return "it stops in a debugger: take out its breakpoint(), or: -- env PYTHONBREAKPOINT=0 PROGRAM"
     if re.search(r"[Ii]nappropriate ioctl", output):
         return "it wants a terminal, and a trial has none: give it one: -- script -qec 'PROGRAM' /dev/null"
     return ""
