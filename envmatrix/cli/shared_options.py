@@ -216,8 +216,11 @@ def read_program(options: Arguments, engines: Sequence[str]) -> ProgramRequest:
     from envmatrix.api.program.place import make_place
     from envmatrix.api.program.request import ProgramRequest
     from envmatrix.cli.launching import read_launcher_options
+    from envmatrix.trials.new_run import check_run_name
 
     _check_results(options.results)
+    if options.name:
+        check_run_name(options.name)
     metric_options = [name for name in ("metric_regex", "metric_steps", "metric_json") if getattr(options, name)]
     if len(metric_options) > 1:
         names = " and ".join(f"--{name.replace('_', '-')}" for name in metric_options)

@@ -191,3 +191,21 @@ def test_a_place_that_can_hold_no_run_is_told_before_the_trial_run(here, capsys,
     (here / "results").write_text("a file")
     assert main([command, "--", "false"]) == 2
     assert f"no run can be stored in {here / 'results'}: it is a file\n  -> name another" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--environments", "tcmaloc"], "no environment 'tcmaloc'"),
+        (["--metric-regex", "it/s"], "has no group"),
+        (["--metric-steps", "("], "not a valid regular expression"),
+        (["--name", "a/b"], "--name: 'a/b' is not a valid name"),
+        (["--max-blocks", "2", "--min-blocks", "4"], "--min-blocks: "),
+    ],
+)
+def test_a_mistake_that_can_be_seen_before_the_trial_run_is_told_before_it(here, capsys, options, said):
+    (here / "matrix.yaml").unlink()
+    assert main(["bench", *options, "--", sys.executable, "-c", "open('it-ran', 'w')"]) == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert "trial run" not in told

@@ -24,7 +24,7 @@ from envmatrix.api.program.environments import (
     time_text,
     usable_environments,
 )
-from envmatrix.api.program.metric import choose_metric
+from envmatrix.api.program.metric import check_patterns, choose_metric
 from envmatrix.api.program.place import IN_PLACE, ProgramPlace, check_place, passable
 from envmatrix.api.program.request import ProgramRequest
 from envmatrix.block import interrupts
@@ -44,7 +44,7 @@ from envmatrix.system.machine_lock import alone_on_machine
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.validation_messages import validation_message
 from envmatrix.trials import orphans
-from envmatrix.trials.overrides import Overrides
+from envmatrix.trials.overrides import Overrides, apply_overrides
 from envmatrix.trials.program.command_line import check_command_line, is_python
 from envmatrix.trials.program.files import program_files
 from envmatrix.trials.program.hooks import run_cleanup, run_setup
@@ -102,6 +102,7 @@ def make_matrix(
     workloads = _workloads(request, program)
     template = _basic_template(request, program, workloads)
     _check_place(request, template, file, progress)
+    _check_options(request, template, overrides, file)
     with cleanup_on_failure(workloads, progress):
         run_setup(workloads, progress)
         image = request.image(program.interpreter)
@@ -274,6 +275,18 @@ def _check_place(request: ProgramRequest, template: MatrixTemplate, file: Path, 
     if request.place.image:
         mounts = ", ".join(template.workloads[0].mounts)
         progress(f"mounted read-only at the same path: {mounts or 'nothing'}")
+
+
+def _check_options(request: ProgramRequest, template: MatrixTemplate, overrides: Overrides, file: Path) -> None:
+    """Raise InputError, before a long trial run, for options that no result of it could make right."""
+    check_patterns(request.metric_regex, request.metric_steps)
+    drafts = [
+        replace(template, requirements=(), torch=torch, environments=usable_environments(torch))
+        for torch in (False, True)
+    ]
+    for_any, for_torch = (parse(draft.text(), file) for draft in drafts)
+    both = for_any.model_copy(update={"environments": {**for_any.environments, **for_torch.environments}})
+    apply_overrides(both, "default", overrides)
 
 
 def _run_program(

@@ -33,6 +33,14 @@ _PYTEST_BENCHMARK_NOTE = (
 )
 
 
+def check_patterns(regex: str, steps: str) -> None:
+    """Raise InputError for a requested pattern that works with no output; '' is none."""
+    if regex:
+        _make_source("--metric-regex", regex=regex, better="higher")
+    if steps:
+        _make_source("--metric-steps", steps=steps, better="higher")
+
+
 def choose_metric(
     regex: str, steps: str, output: str, wall_s: float | None = None, arrivals: Arrivals = ()
 ) -> tuple[MetricSource, str]:
