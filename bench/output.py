@@ -124,8 +124,11 @@ class Output:
             texts = []
             for write in burst.writes:
                 lines, ended, rest = (rest + write).rpartition(b"\n")
-                rest = rest[-_CHUNK_BYTES:]
                 texts += [lines.decode(errors="replace")] if ended else []
+                if len(rest) > _CHUNK_BYTES:  # a progress bar that ends no line, or data
+                    redraws, _, rest = rest.rpartition(b"\r")
+                    texts += [redraws.decode(errors="replace")] if redraws else []
+                    rest = rest[-_CHUNK_BYTES:]
             if self._look:
                 self._look(texts, burst.at_ns, burst.full)
             for write in burst.writes:

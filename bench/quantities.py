@@ -35,6 +35,7 @@ _MASKED = re.compile(
     | (?<![\w.])\d+\s?h\s?\d+\s?m(?:in)?(?:\s?\d+(?:\.\d+)?\s?s)?\b
     | (?<![\w.])\d+\s?m(?:in)?\s?\d+(?:\.\d+)?\s?s\b
     | \b0x[0-9a-fA-F]+
+    | (?<![\w.])[-+]?(?i:nan|inf(?:inity)?)(?![\w.])
     | (?:\u00b1|\+/-|\+-)\s*[\d.,]+(?:[eE][-+]?\d+)?(?:\s?(?:[nmu\u00b5\u03bc]?s)\b)?
     | (?<![\w.])\d+(?:\.\d+){2,}
     | (?P<fraction>(?<![\w.,])\d[\d.,]*[kKMGT]?\s*/\s*\d[\d.,]*[kKMGT]?(?:i?B)?(?![\w.]))
@@ -68,10 +69,12 @@ _PREFIXED = re.compile(
 )
 _LABEL = re.compile(
     r"""(?P<label>[^\W\d][\w@%/.*+#-]*(?:(?:\ |\ ?/\ ?)[^\W\d][\w@%/.*+#-]*)*(?:\ ?[(\[][^()\[\]\n]{1,40}[)\]])*)
-    ["'`)\]*]*\s*(?P<connector>:=|=>|->|[:=|>])?[\s"'`(\[$<~\u2248*]*(?P<wrapper>(?:[\w.]*(?:tensor|array|float\d*)\(\[?)?)\Z""",
+    ["'`)\]*]*\s*(?P<connector>:=|=>|->|[:=|>\u2502\u2503\u2551])?[\s"'`(\[$<~\u2248*]*(?P<wrapper>(?:[\w.]*(?:tensor|array|float\d*)\(\[?)?)\Z""",
     re.VERBOSE | re.IGNORECASE,
 )
 _LONGEST_LABEL = 80
+#: Lines between the columns of a table.
+_BARS = ("|", "\u2502", "\u2503", "\u2551")
 #: Labels of counts and identifiers, whose numbers have no unit and no digit groups.
 _COUNTER = re.compile(
     r"\b(?:steps?|epochs?|iter(?:ation)?s?|batch(?:es)?|updates?|rank|gpu|device|worker|node|process|run|round|fold|trial"
@@ -268,7 +271,7 @@ def _field(text: str, label: re.Match[str] | None, start: int, end: int, digits:
     if not unit and not factor and re.match(r"[A-Za-z_\u00b5]", text[end : end + 1]):
         return []
     value *= unit.fold if unit else 1
-    if label and label["connector"] == "|" and unit and unit.kind in ("rate", "time"):
+    if label and label["connector"] in _BARS and unit and unit.kind in ("rate", "time"):
         label = None  # it belongs to another column
     name, connector, wrapper = (label["label"], label["connector"] or "", label["wrapper"]) if label else ("", "", "")
     return [Field(start, end, value, name, connector, wrapper, unit, unit_end, unclear)]

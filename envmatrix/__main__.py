@@ -30,13 +30,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.FINE
     except OSError as error:
         place = f" {error.filename}:" if error.filename else ""
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        remedy = "\n  -> free some space there, then type the command again" if is_full else ""
-        _tell(f"envmatrix: the system refused:{place} {error.strerror or error}{remedy}{_explained('system-refused')}")
+        text = f"the system refused:{place} {error.strerror or error}{_remedy(error)}"
+        _tell(f"envmatrix: {text}{_explained('system-refused')}")
         return ExitCode.BAD_INPUT
     except Exception as error:
         _tell(f"envmatrix: this is a bug in envmatrix: {type(error).__name__}: {error}\n  -> {_keep_traceback()}")
         return ExitCode.BAD_INPUT
+
+
+def _remedy(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "\n  -> free some space there, then type the command again"
+    try:
+        os.getcwd()  # noqa: PTH109 - the one call that fails in a folder that is gone
+    except FileNotFoundError:
+        return "\n  -> the folder that you are in was deleted: `cd` to one that exists"
+    return ""
 
 
 def _explained(topic: str) -> str:

@@ -14,9 +14,9 @@ from envmatrix.system.progress import ProgressCallback, silent
 
 #: Last parts of paths whose values differ between any two processes, times or package folders.
 _ALWAYS_DIFFERENT = frozenset({
-    "affinity_after", "arenas", "build", "clocks", "cpu_periods", "executable", "load_1m", "mhz", "path", "pid",
-    "power_mw", "processes", "ranks", "steal_ticks", "stops", "temperature_c", "thread_affinity", "throttle",
-    "throttled_periods", "uptime_s", "used_bytes",
+    "BENCH_PROBE", "affinity_after", "arenas", "build", "clocks", "cpu_periods", "executable", "load_1m", "mhz", "path",
+    "pid", "power_mw", "processes", "programs", "ranks", "steal_ticks", "stops", "temperature_c", "thread_affinity",
+    "throttle", "throttled_periods", "uptime_s", "used_bytes",
 })  # fmt: skip
 _FILES = ("libraries", "loaded", "preloaded")
 

@@ -89,11 +89,19 @@ def matrix_of_run(folder: RunFolder, run: Run, beside: PathLike | None = None) -
 
 
 def run_matrix_path(run: Run, beside: PathLike | None = None) -> Path:
-    """Return the matrix with a run's locks and programs next to it; arguments as in ``matrix_of_run``."""
+    """Return the matrix with a run's locks and programs next to it; arguments as in ``matrix_of_run``.
+
+    For a program of the command line that is one in its folder, which need not exist.
+    """
     words = [word for part in run.command for word in part.split("=", 1)]
-    matrix_paths = [Path(value) for word, value in itertools.pairwise(words) if word == "--matrix"]
+    matrix_paths = [Path(value) for word, value in itertools.pairwise(words) if word in ("--matrix", "--save")]
     matrix_paths = matrix_paths if beside is None else [Path(beside)]
-    return next((path for path in matrix_paths if path.is_file()), find_matrix())
+    if existing_path := next((path for path in matrix_paths if path.is_file()), None):
+        return existing_path
+    own_folders = [Path(workload.files) for workload in run.workloads.values() if workload.files]
+    if run.is_of_program and beside is None and own_folders and own_folders[0].is_dir():
+        return own_folders[0] / _DEFAULT_MATRIX
+    return find_matrix()
 
 
 def split_names(names: Names | None) -> tuple[str, ...] | None:

@@ -124,6 +124,7 @@ def _run_program(arguments: Arguments) -> int:
             arguments, name=arguments.name or generated.name, launcher_options=options
         )
         experiment = runs.begin_run("default", overrides, new_run, matrix=generated.matrix)
+        experiment = replace(experiment, trial_run_s=generated.took_s)
     code = answer.run_and_show(experiment, arguments, is_set_up=True)
     if generated.more and code == ExitCode.FINE:
         progress(generated.more)

@@ -43,7 +43,7 @@ def run(arguments: Arguments) -> int:
         session = ended.session if ended else shared_options.open_chosen_environment(arguments)
         evidence = ended.evidence() if ended else session.evidence(command)
     claims, observed = session.environment.claims, read_evidence(evidence)
-    contradictions = checks.contradictions((claim for claim in claims if not _needs_work(claim, observed)), observed)
+    contradictions = checks.contradictions((claim for claim in claims if not _why_unknown(claim, observed)), observed)
     lines = [*_check_lines(arguments.environment, claims, observed)]
     lines += ["", *_lines(evidence)] if arguments.all else ["all evidence: add --all"]
     document = {"environment": arguments.environment, "evidence": evidence, "contradictions": contradictions}
@@ -51,10 +51,16 @@ def run(arguments: Arguments) -> int:
     return ExitCode.SOME_FAILED if contradictions else ExitCode.FINE
 
 
-def _needs_work(claim: Claim, observed: Evidence) -> bool:
-    """Return whether only a program that does work can show what a check is about."""
+def _why_unknown(claim: Claim, observed: Evidence) -> str:
+    """Return why this process cannot show what a check is about; '' if it can."""
+    from envmatrix.evidence.paths import lookup
+
     part = claim.path.partition(".")[0]
-    return part in _PARTS_OF_WORK and getattr(observed, part) is None
+    if part in _PARTS_OF_WORK and getattr(observed, part) is None:
+        return "only a trial of `envmatrix bench` shows it"
+    if observed.source == "outside" and lookup(observed, claim.path) is None:
+        return "it is no Python, or ended by os._exit or a signal, so it could not be asked"
+    return ""
 
 
 def _check_lines(environment: str, claims: Sequence[Claim], observed: Evidence) -> Iterator[str]:
@@ -68,8 +74,8 @@ def _check_lines(environment: str, claims: Sequence[Claim], observed: Evidence) 
     yield f"{environment}: {len(claims) - len(failed)} of {len(claims)} checks hold"
     for claim in claims:
         allowed_text = " or ".join(map(str, claim.allowed))
-        if _needs_work(claim, observed):
-            yield f"  not verified  {claim.path} = {allowed_text}: only a trial of `envmatrix bench` shows it"
+        if why := _why_unknown(claim, observed):
+            yield f"  not verified  {claim.path} = {allowed_text}: {why}"
             continue
         found_text = f", found {lookup(observed, claim.path)}" if claim.path in failed else ""
         yield f"  {'FAILED' if claim.path in failed else 'ok    '}  {claim.path} = {allowed_text}{found_text}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -195,10 +196,22 @@ def _read_like(options: Arguments) -> EnvironmentFile | None:
     return settings
 
 
+def _check_results(results: Path) -> None:
+    """Raise InputError, before a long trial run, for a place in which no run can be stored."""
+    place = next(folder for folder in (results.absolute(), *results.absolute().parents) if folder.exists())
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        reason = "you may not write to it" if place.is_dir() else "it is a file"
+        raise InputError(f"no run can be stored in {place}: {reason}", remedy="name another folder: --results DIR")
+
+
 def read_program(options: Arguments, engines: Sequence[str]) -> ProgramRequest:
     """Return the program and the options of ``add_program``. Raises InputError for more than one metric."""
     from envmatrix.api.program.request import ProgramRequest, make_place
+    from envmatrix.trials.new_run import check_run_name
 
+    _check_results(options.results)
+    if options.name:
+        check_run_name(options.name)
     metric_options = [name for name in ("metric_regex", "metric_steps", "metric_json") if getattr(options, name)]
     if len(metric_options) > 1:
         names = " and ".join(f"--{name.replace('_', '-')}" for name in metric_options)

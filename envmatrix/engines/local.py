@@ -48,7 +48,11 @@ from envmatrix.system.process import Exit, Order, SupervisedProcess, output_stre
 from envmatrix.system.progress import ProgressCallback
 
 _PATH = "/usr/bin:/bin"
-_TORCH_CODE = "import json, torch; print(json.dumps([torch.__version__, torch.__file__]))"
+#: Without the current folder, which may be a checkout of PyTorch or have a json.py.
+_TORCH_CODE = (
+    "import sys; sys.path[:] = filter(None, sys.path); import json, torch; "
+    "print(json.dumps([torch.__version__, torch.__file__]))"
+)
 _LISTING_S = 600.0
 
 

@@ -29,6 +29,8 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
 #: Commands of `module`, and what they do to the modules that are loaded; others are reported.
 _LOADING, _UNLOADING = {"load", "add"}, {"unload", "rm", "del"}
 _SHOWING = {"list", "avail", "spider", "show", "--version"}
+#: Keys of an environment.yml of conda.
+CONDA_KEYS = frozenset(("dependencies", "name", "prefix", "variables"))
 _CONDA_ROOTS = ("miniconda3", "anaconda3", "miniforge3", "mambaforge", "micromamba", ".conda")
 
 
@@ -274,7 +276,7 @@ def _read_conda(result: EnvironmentFile, text: str) -> None:
         remedy = "`conda env export` writes one"
         raise InputError("it is not valid YAML", where=Where(result.file), remedy=remedy) from error
     parts = {key.value: value for key, value in body.value} if isinstance(body, yaml.MappingNode) else {}
-    if not {"dependencies", "name", "prefix", "variables"} & set(parts):
+    if not CONDA_KEYS & set(parts):
         raise InputError("it is no environment of conda", where=Where(result.file), remedy="pass an environment.yml")
     variables = parts.get("variables")
     if isinstance(variables, yaml.MappingNode):

@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 
 from envmatrix.errors import InputError, Where
-from envmatrix.matrix.environment_files import kind_of_file
+from envmatrix.matrix.environment_files import CONDA_KEYS, kind_of_file
 from envmatrix.matrix.shell_lines import Command, read_commands
 from envmatrix.plan.environment import Environment
 from envmatrix.plan.export_lines import (
@@ -91,6 +91,8 @@ def _with_conda_variables(file: Path, text: str, comments: Sequence[str], variab
     """Return an environment.yml with these variables; those that it has get the new values."""
     body = yaml.compose(text, yaml.SafeLoader)
     pairs = body.value if isinstance(body, yaml.MappingNode) else []
+    if not CONDA_KEYS & {key.value for key, _ in pairs}:
+        raise InputError("it is no environment of conda", where=Where(file), remedy="pass an environment.yml")
     node = next((value for key, value in pairs if key.value == "variables"), None)
     lines = {name: f"{name}: {json.dumps(value)}" for name, value in variables.items() if value is not None}
     unset = [f"# {name} must not be set" for name, value in variables.items() if value is None]

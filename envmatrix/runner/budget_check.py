@@ -30,6 +30,8 @@ _BUSY_LOAD = 2.0
 _MIN_TRIALS = 2
 #: The least start-up time of a built-in trial on one CPU (seconds): import of torch and its compiler.
 _LEAST_START_S = 1.5
+#: A trial run that takes so many times as long as a trial, and seconds more, may have done more work.
+_MUCH_LONGER, _MUCH_LONGER_S = 2.0, 1.0
 #: The most characters shown of a log line.
 _LONGEST_LINE = 200
 
@@ -54,7 +56,7 @@ class FirstBlockCheck:
         self._broken: dict[str, Trial] = {}
         self._working_references: set[str] = set()
         self._elapsed = ElapsedTime()
-        self._is_budget_checked = False
+        self._is_budget_checked = self._is_work_checked = False
         self._reported: set[str] = set()
 
     def add(self, trial: Trial) -> list[str]:
@@ -66,7 +68,12 @@ class FirstBlockCheck:
             self._broken.setdefault(reference, trial)
         elif reference and trial.outcome == "ok":
             self._working_references.add(reference)
-        lines = [*self._missing_input_lines(trial), *self._short_budget_lines(trial), *self._log_end_lines()]
+        lines = [
+            *self._missing_input_lines(trial),
+            *self._less_work_lines(trial),
+            *self._short_budget_lines(trial),
+            *self._log_end_lines(),
+        ]
         new_lines = [line for line in lines if line not in self._reported]
         self._reported.update(new_lines)
         return new_lines
@@ -134,6 +141,21 @@ class FirstBlockCheck:
             dropped_variables_hint(workload, sources, output, by_option=by_option),
         )
         return [line for line in lines if line]
+
+    def _less_work_lines(self, trial: Trial) -> list[str]:
+        """Return a warning that the program may have found what its trial run left outside its folder."""
+        before_s = self._experiment.trial_run_s
+        took_s = trial.wall_s if trial.outcome == "ok" and trial.arm in self._copies else None
+        if self._is_work_checked or took_s is None:
+            return []
+        self._is_work_checked = True
+        if before_s <= _MUCH_LONGER * took_s + _MUCH_LONGER_S:
+            return []
+        return [
+            f"warning: the trial run took {as_duration(before_s)}, and a trial without settings {as_duration(took_s)}. "
+            "If your program found results of the trial run outside its folder (a checkpoint, a cache), trials do less "
+            "work: remove them before each run with --prepare LINE. If it only found its files in memory, this is right"
+        ]
 
     def _short_budget_lines(self, trial: Trial) -> list[str]:
         """Return a warning, early in the run, that the budget ends before any verdict is possible."""

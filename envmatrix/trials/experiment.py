@@ -56,7 +56,8 @@ PLACEMENT_NAMES = {"cpus": "CPU", "memory_nodes": "memory node"}
 class Experiment:
     """A run that is ready to run: the content of run.json, and the prepared images it needs on this machine.
 
-    An image that disappears during the run is prepared again; everything else is constant.
+    An image that disappears during the run is prepared again; everything else is constant. ``trial_run_s``: the seconds
+    that a program of the command line took in its trial run, before this run.
     """
 
     run: Run
@@ -65,6 +66,7 @@ class Experiment:
     prepared: dict[tuple[str, str], Prepared]
     bench: Path
     data: Path
+    trial_run_s: float = 0.0
 
     @property
     def plan(self) -> Plan:

@@ -131,6 +131,15 @@ def test_a_flood_of_output_is_read_to_its_end_but_kept_only_at_both_ends(tmp_pat
     assert b"bytes left out" in kept
 
 
+def test_a_bar_that_is_drawn_again_without_end_hides_no_number_that_was_printed_before_it(tmp_path):
+    program = "import sys; sys.stderr.write('train 7.5it/s\\r' + 'valid 99 of 100, loss=0.5\\r' * 10_000)"
+    status, record, log, _ = command(
+        tmp_path, "--metric-regex", "^train ([0-9.]+)", "--better", "higher", argv=[sys.executable, "-c", program]
+    )  # fmt: skip
+    assert status == 0, log[-500:]
+    assert record["metric"]["value"] == 7.5
+
+
 def test_processes_that_the_program_leaves_behind_are_ended(tmp_path):
     mark = f"{time.time_ns() % 10**9}.5"
     status, _, _, taken = command(tmp_path, argv=["sh", "-c", f"sleep {mark} & setsid sleep {mark} & true"])

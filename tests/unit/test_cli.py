@@ -176,3 +176,36 @@ def test_long_sentences_are_folded_between_words_on_a_terminal_and_never_in_a_pi
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     common.print_sentences(f"{line}\nshort")
     assert capsys.readouterr().out == "  cause: memory is returned to Linux and\n    faulted in again\nshort\n"
+
+
+def test_a_folder_that_was_deleted_under_the_shell_is_told(here, tmp_path_factory, monkeypatch, capsys):
+    gone = tmp_path_factory.mktemp("gone")
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert main(["bench", "--", "true"]) == 2
+    assert "-> the folder that you are in was deleted: `cd` to one that exists" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["bench", "tune"])
+def test_a_place_that_can_hold_no_run_is_told_before_the_trial_run(here, capsys, command):
+    (here / "results").write_text("a file")
+    assert main([command, "--", "false"]) == 2
+    assert f"no run can be stored in {here / 'results'}: it is a file\n  -> name another" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--environments", "tcmaloc"], "no environment 'tcmaloc'"),
+        (["--metric-regex", "it/s"], "has no group"),
+        (["--metric-steps", "("], "not a valid regular expression"),
+        (["--name", "a/b"], "--name: 'a/b' is not a valid name"),
+        (["--max-blocks", "2", "--min-blocks", "4"], "--min-blocks: "),
+    ],
+)
+def test_a_mistake_that_can_be_seen_before_the_trial_run_is_told_before_it(here, capsys, options, said):
+    (here / "matrix.yaml").unlink()
+    assert main(["bench", *options, "--", sys.executable, "-c", "open('it-ran', 'w')"]) == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert "trial run" not in told

@@ -25,6 +25,8 @@ def test_only_what_differs_is_told_with_what_each_side_has() -> None:
 
 
 def test_what_differs_between_any_two_processes_is_no_difference() -> None:
+    own = [{"programs": [{"pid": number}], "variables": {"BENCH_PROBE": f"/tmp/{number}"}} for number in (1, 2)]
+    assert list(differing(*own)) == []
     first = {"system": {"load_1m": 0.5, "uptime_s": 9.0}, "cuda": {"nvml": {"devices": [], "driver": "570"}}}
     second = {"system": {"load_1m": 3.5, "uptime_s": 8.0}, "cuda": {"nvml": {"devices": [], "driver": "580"}}}
     assert list(differing(first, second)) == [("cuda.nvml.driver", "570", "580")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ import pytest
 from envmatrix.block.crowd import MOST_PROCESSES
 from envmatrix.build.cache import Cache
 from envmatrix.build.paths import BuildPaths
-from envmatrix.engines import apptainer_command, confinement, docker, sif
+from envmatrix.engines import apptainer_command, confinement, docker, local, sif
 from envmatrix.engines.apptainer_command import exec_argv
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared, file_safe_name
 from envmatrix.engines.catalog import ENGINES
@@ -276,3 +277,17 @@ def test_a_program_whose_folder_lies_in_a_mounted_one_starts_at_its_own_path_in_
 def test_a_program_elsewhere_starts_in_its_work_folder() -> None:
     mounts = Mounts(Path("/w"), {"files": Path("/p/mine")}, (Path("/data"),))
     assert container_config(replace(JOB, mounts=mounts), "1:1", Path("/cache"))["WorkingDir"] == "/work"
+
+
+def test_a_torch_or_json_of_the_current_folder_is_not_that_of_an_interpreter(tmp_path, monkeypatch) -> None:
+    """Guards against "cannot import torch" in a checkout of PyTorch."""
+    packages, here = tmp_path / "packages", tmp_path / "pytorch"
+    for folder in (packages, here):
+        (folder / "torch").mkdir(parents=True)
+    (packages / "torch" / "__init__.py").write_text("__version__ = '2.9.1'\n")
+    for name in ("json.py", "torch/__init__.py"):
+        (here / name).write_text("raise ImportError('not built')\n")
+    monkeypatch.chdir(here)
+    facts, reason = local._import_torch(sys.executable, Image("mine"), {"PYTHONPATH": str(packages)})
+    assert (facts.get("torch"), reason) == ("2.9.1", "")
+    assert not (here / "__pycache__").exists()

@@ -68,6 +68,7 @@ def test_git_applies_it_too(tmp_path, monkeypatch):
     [
         ("pyproject.toml", "[project]\n", "no place for environment variables"),
         ("environment.yml", "name: x\nvariables: {A: x}\n", "not a block"),
+        ("compose.yml", "services: {}\n", "no environment of conda"),
         ("job.sh", "#!/bin/sh\npython train.py\nexport A=1\n", "sets A again, after its work begins in line 2"),
         ("notes.txt", "A=1\n", "not a file whose variables"),
     ],

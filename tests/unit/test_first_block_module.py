@@ -59,3 +59,15 @@ def test_what_a_block_takes_is_told_when_all_that_take_turns_have_ended(tmp_path
     ]
     assert said[:-1] == [[]] * 4
     assert "a trial takes about 2s, a block of 5 about 10s" in said[-1][0]
+
+
+@pytest.mark.parametrize(("trial_run_s", "is_told"), [(0.0, False), (4.0, False), (9.0, True)])
+def test_trials_much_shorter_than_the_trial_run_may_do_less_work(tmp_path, trial_run_s, is_told):
+    """Guards against numbers of a program that finds the checkpoint of its trial run in /tmp and stops at once."""
+    plan = make_plan(("fast",))
+    experiment = Experiment(make_run(plan), RunFolder(tmp_path), {}, {}, tmp_path, tmp_path, trial_run_s)
+    trials = [replace(trial, wall_s=2.0) for trial in make_trials(plan, Machine({}), 1)]
+    first = FirstBlockCheck(experiment, 1)
+    said = [line for trial in trials for line in first.add(trial) if "trials do less work" in line]
+    assert len(said) == is_told
+    assert not said or "the trial run took 9s, and a trial without settings 2s" in said[0]

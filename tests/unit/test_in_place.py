@@ -198,3 +198,18 @@ def test_links_are_reported_with_the_reason(monkeypatch, tmp_path):
     assert "trials of mine run in a folder of links" in lines[0]
     report_links([workload], [SimpleNamespace(starts_anywhere=False)], lines.append)
     assert len(lines) == 1
+
+
+def test_a_script_outside_its_folder_is_reported_as_what_it_writes_there_stays(monkeypatch, tmp_path):
+    monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("envmatrix.trials.program.invocation.find_root", lambda folder, _: (str(folder), ""))
+    for folder in ("mine", "runs"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "train.py").touch()
+    lines = []
+    for folder in ("mine", "runs"):
+        command = ("python", str(tmp_path / "mine" / "train.py"), "/etc/hosts", "--lr", "0.1")
+        workload = Workload(name="train", command=command, files=str(tmp_path / folder))
+        report_links([workload], [SimpleNamespace(starts_anywhere=True)], lines.append)
+    (line,) = lines
+    assert f"{tmp_path}/mine/train.py is outside {tmp_path}/runs" in line

@@ -2,6 +2,7 @@
 
 import os
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -145,6 +146,16 @@ def test_by_links_a_program_finds_what_lies_next_to_its_folder_and_writes_nothin
     assert (there / "../../common/y.bin").read_text() == "y"
     (there / "../log.txt").write_text("mine")
     assert not (tmp_path / "repository" / "log.txt").exists()
+
+
+@pytest.mark.parametrize(("folder", "above"), [("/", ""), ("/tmp", ".."), ("/usr/lib", "../..")])
+def test_a_folder_near_the_root_is_laid_out_as_any_other(tmp_path, monkeypatch, folder, above):
+    monkeypatch.setattr("envmatrix.trials.program.invocation.make_overlay", lambda *_: None)
+    monkeypatch.setattr("envmatrix.trials.program.invocation.link_files", lambda *_: None)
+    engine, place = SimpleNamespace(starts_anywhere=True), Path(folder)
+    there = place_program_files(engine, job(tmp_path), place, folder).folder
+    assert there.name == (place.name or "root")
+    assert not above or (there / above / "etc" / "passwd").exists()
 
 
 def test_a_container_starts_in_its_work_folder(tmp_path):

@@ -37,6 +37,9 @@ def test_a_program_is_called_as_its_script_or_module_is(words, called):
         ("uv run python -m pkg", "{venv}/bin/python -m pkg"),
         ("uv run torchrun train.py", "{venv}/bin/torchrun train.py"),
         ("uv run bash run.sh", "bash run.sh"),
+        ("uv run --frozen -q train.py", "{venv}/bin/python train.py"),
+        ("/opt/bin/uv run --no-sync -m pkg.train", "{venv}/bin/python -m pkg.train"),
+        ("uv run -- python train.py", "{venv}/bin/python train.py"),
         ("uv sync", "uv sync"),
         ("python run train.py", "python run train.py"),
     ],
@@ -61,10 +64,13 @@ def test_uv_run_is_the_python_of_its_project_which_no_trial_syncs(tmp_path, monk
         ("uv run --with tqdm train.py", "-- .venv/bin/python train.py"),
         ("poetry run python train.py", '-- "$(poetry env info --executable)" train.py'),
         ("conda run -n it python train.py", '-- "$(conda run -n NAME which python)" train.py'),
+        ("/opt/conda/bin/conda run -n it python train.py", '-- "$(conda run -n NAME which python)" train.py'),
+        ("uv run own.py", '`uv sync --script own.py`, then: -- "$(uv python find --script own.py)" own.py'),
     ],
 )
 def test_what_chooses_a_python_by_its_folder_is_told_how_that_is_named(tmp_path, monkeypatch, words, remedy):
     monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text("# /// script\n# dependencies = ['tqdm']\n# ///\n")
     with pytest.raises(InputError) as told:
         unwrap_command(tuple(words.split()), lambda _: None)
     assert remedy in told.value.remedy

@@ -50,6 +50,13 @@ def test_what_is_written_and_passed_arrives_beside_ours(shell):
     assert given["HOME"] == "/work"
 
 
+def test_an_empty_search_path_of_the_shell_or_a_file_takes_none_of_ours_away(shell):
+    """Guards against "another version of bench/" in every trial after `export PYTHONPATH=`."""
+    shell.setenv("PYTHONPATH", "")
+    given = starting_variables(workload(pass_env=("PYTHONPATH",), env={"PATH": "", "EMPTY": ""}), BASE)
+    assert (given["PYTHONPATH"], given["PATH"], given["EMPTY"]) == (BASE["PYTHONPATH"], BASE["PATH"], "")
+
+
 @pytest.mark.parametrize(
     "name", ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"]
 )
@@ -182,6 +189,17 @@ def test_a_program_that_waits_for_a_keyboard_is_told_that_there_is_none(program,
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     done = subprocess.run([sys.executable, "-c", program], **streams, start_new_session=True, check=False, timeout=60)
     assert "a trial has no keyboard" in find_failure_hints(workload(), MINE, done.stdout, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        ("OSError: [Errno 25] Inappropriate ioctl for device", "-- script -qec 'PROGRAM' /dev/null"),
+        ("(Pdb) Traceback ...\nbdb.BdbQuit", "-- env PYTHONBREAKPOINT=0 PROGRAM"),
+    ],
+)
+def test_a_program_that_wants_a_terminal_or_stops_in_a_debugger_is_told_what_to_type(tmp_path, said, remedy):
+    assert remedy in find_failure_hints(workload(), MINE, said, tmp_path)
 
 
 @pytest.mark.parametrize(

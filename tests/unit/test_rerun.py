@@ -13,11 +13,13 @@ import pytest
 
 import envmatrix
 from envmatrix.__main__ import main
+from envmatrix.api.places import run_matrix_path
 from envmatrix.api.reruns import begin_rerun
 from envmatrix.api.runs import reopen_run
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.base import Prepared
 from envmatrix.errors import ExitCode, InputError, NoTrialError, SkipEnvironmentError
+from envmatrix.matrix.model import Workload
 from envmatrix.results import RunFolder
 from envmatrix.runner import loop
 from envmatrix.stats.effects import LEVEL
@@ -27,7 +29,7 @@ from envmatrix.trials import experiment, images
 from envmatrix.trials.new_run import NewRun
 from envmatrix.trials.overrides import Overrides
 from envmatrix.trials.retry import rebuild_image
-from tests.synthetic import Machine, make_trials
+from tests.synthetic import Machine, make_plan, make_run, make_trials
 
 MATRIX = """version: 2
 factors:
@@ -300,3 +302,15 @@ def test_a_run_of_two_matrices_is_neither_a_side_nor_packed(two, capsys, monkeyp
     assert main(["pack", "both"]) == ExitCode.BAD_INPUT
     assert "compares two matrices" in capsys.readouterr().err
     assert versions(begin_rerun("results/both/sides/old", "results/both/sides/new").run) == BOTH
+
+
+def test_the_matrix_of_a_program_on_the_command_line_is_one_in_its_folder(tmp_path, monkeypatch):
+    """Guards against the matrix that comes with envmatrix, next to which no program lies."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    workloads = {"cnn": Workload(name="cnn", command=("python", "train.py"), files=str(tmp_path))}
+    run = make_run(make_plan(("fast",)), workloads=workloads, command=("bench", "--", "python", "train.py"))
+    assert run_matrix_path(run) == tmp_path / "matrix.yaml"
+    (tmp_path / "mine.yaml").touch()
+    saved = run.model_copy(update={"command": ("bench", "--save", str(tmp_path / "mine.yaml"), *run.command[1:])})
+    assert run_matrix_path(saved) == tmp_path / "mine.yaml"

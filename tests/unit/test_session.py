@@ -124,3 +124,14 @@ def test_what_only_work_shows_fails_no_evidence_of_a_process_without_work(seen, 
     assert lines[0] == "zentorch: 1 of 2 checks hold"
     assert "  ok      malloc = libc" in lines
     assert line in lines
+
+
+@pytest.mark.parametrize(("source", "code", "word"), [("outside", 0, "not verified"), ("probe", 3, "FAILED")])
+def test_what_no_process_could_be_asked_for_is_not_verified_and_no_failure(source, code, word, monkeypatch, capsys):
+    """Guards against "FAILED, found None" for a program that ends by os._exit."""
+    environment = SimpleNamespace(claims=[parse_claim("malloc.options.trim_threshold", ["1"])])
+    evidence = {"malloc": {"library": "libc"}, "source": source}
+    session = SimpleNamespace(environment=environment, evidence=lambda _: evidence)
+    monkeypatch.setattr("envmatrix.cli.shared_options.open_chosen_environment", lambda options: session)
+    assert main(["evidence", "tuned"]) == code
+    assert f"  {word}  malloc.options.trim_threshold = 1" in capsys.readouterr().out

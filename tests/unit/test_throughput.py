@@ -44,6 +44,11 @@ def test_what_trainers_print_is_read_as_a_user_reads_it_on_the_host_and_in_a_tri
         assert len(found) > 1
         assert source.wall
         assert "To compare one instead" in why
+    elif kind == "wall-of-one":
+        assert ([one.regex for one in found], source.wall) == ([""], True)
+    elif kind == "wall-of-evaluation":
+        assert source.wall
+        assert "the only speed is that of an evaluation" in why
     else:
         (one,) = found
         assert (one.value, one.better) == (value[0], {"rate": "higher", "time": "lower"}[kind])
@@ -77,7 +82,10 @@ def test_the_pattern_of_what_trainers_print_reads_a_run_whose_decimal_numbers_ar
         ("step 1 987.6 tok/s", "step 100 12.3Ktok/s", 12300.0),
         ("10/10 [00:09<00:00,  1.02it/s, loss=0.5]", "10/10 [00:20<00:00,  2.00s/it, loss=0.5]", 0.5),
         ("10/10 [00:20<00:00,  2.00s/it, loss=0.5]", "10/10 [00:05<00:00,  2.00it/s, loss=0.5]", 0.5),
+        ("3/3 [00:10<00:00, 3.40s/ batch]", "3/3 [00:02<00:00, 1.25 batch/s]", 0.8),
+        ("3/3 [00:02<00:00, 1.25 batch/s]", "3/3 [00:10<00:00, 3.20s/ batch]", 0.3125),
         ("iter 10: loss 4.2, time 983.1ms", "iter 10: loss 4.2, time 1.02s", 1020.0),
+        ("step 3 loss nan 96.1 it/s", "step 3 loss 0.5 97.1 it/s", 97.1),
         ("step 9 | 983.1 ms/step", "step 9 | 1.02 s/step", 1020.0),
         ("980.0 GFLOPS", "1.1 TFLOPS", 1100.0),
         ("  samples_per_second =  462.8", "  samples_per_second = 1462.8", 1462.8),
@@ -123,6 +131,8 @@ def test_losses_learning_rates_and_memory_around_a_speed_never_change_what_is_re
         ("Images/sec: 55.3", 55.3),
         ("GFLOPS = 33.2", 33.2),
         ("epoch 3: loss 0.4, 512 samples/s", 512.0),
+        ("Epoch 0 step 3 loss nan 96.1 it/s", 96.1),
+        ("Epoch 0 step 3 loss -inf 96.1 it/s", 96.1),
     ],
 )
 def test_one_number_that_looks_like_a_throughput_is_found_and_its_pattern_finds_it_again(output, value):
@@ -263,6 +273,7 @@ def lines(form, numbers):
         ("  [step {}/400] 12.5 img/s", range(10, 400, 10)),
         ("Iteration #{}", range(1, 90)),
         ("\x1b[1mbatch {}\x1b[0m", range(30)),
+        ("train step {}", range(30)),
     ],
 )
 def test_lines_that_count_up_evenly_are_steps(form, numbers):
@@ -281,10 +292,23 @@ def test_lines_that_count_up_evenly_are_steps(form, numbers):
         lines("step {}", [2**number for number in range(30)]),
         "".join(f"train {number}\neval {number}\n" for number in range(30)),
         "\n" * 40 + "123\n" * 40,
+        lines("elapsed: {} s, gpu 99%", range(30)),
+        lines("t={} gpu 99%", range(0, 300, 10)),
+        lines("Loading checkpoint shard {}/30", range(30)),
+        lines("warmup step {}", range(30)),
     ],
 )
 def test_what_does_not_count_up_evenly_or_in_two_ways_is_no_step(output):
     assert step_line_pattern(output) == ""
+
+
+@pytest.mark.parametrize("end", ["\r", "\n"])
+def test_bars_of_thousands_of_states_hide_no_training_between_them(end):
+    loading = "".join(f"\rLoading weights: {number}/600 [00:01<00:00, 600.1it/s]" for number in range(600))
+    training = "".join(f"{number}/3000 [00:30<00:00, 100.5it/s, loss=0.5]{end}" for number in range(3000))
+    validating = "".join(f"\rValidating: {number}/1700 [00:05<00:00, 333.3it/s]" for number in range(1700))
+    (found,) = throughput_candidates(f"{loading}\n{training}\n{validating}\n")
+    assert found.value == 100.5
 
 
 def test_a_very_long_run_of_digits_is_passed_over_at_once():

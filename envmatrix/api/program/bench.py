@@ -24,7 +24,7 @@ from envmatrix.api.program.environments import (
     time_text,
     usable_environments,
 )
-from envmatrix.api.program.metric import choose_metric
+from envmatrix.api.program.metric import check_patterns, choose_metric
 from envmatrix.api.program.request import IN_PLACE, ProgramPlace, ProgramRequest, check_place, passable
 from envmatrix.block import interrupts
 from envmatrix.errors import EnvmatrixError, InputError, Where
@@ -42,7 +42,7 @@ from envmatrix.system.machine_lock import alone_on_machine
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.validation_messages import validation_message
 from envmatrix.trials import orphans
-from envmatrix.trials.overrides import Overrides
+from envmatrix.trials.overrides import Overrides, apply_overrides
 from envmatrix.trials.program.command_line import check_command_line, is_python, python_target
 from envmatrix.trials.program.files import program_files
 from envmatrix.trials.program.hooks import run_cleanup, run_setup
@@ -100,6 +100,7 @@ def make_matrix(
     workloads = _workloads(request, program)
     template = _basic_template(request, program, workloads)
     _check_place(request, template, file, progress)
+    _check_options(request, template, overrides, file)
     with cleanup_on_failure(workloads, progress):
         run_setup(workloads, progress)
         image = request.image(program.interpreter)
@@ -151,7 +152,8 @@ def _basic_template(request: ProgramRequest, program: ProgramCommand, workloads:
 
 def _imports_torch(image: Image, progress: ProgressCallback) -> bool:
     """Return whether a Python has PyTorch from pip; False for one that does not start on this machine."""
-    workload = _workload({"name": "torch", "command": ("python", "-c", "import torch"), "files": str(Path.cwd())})
+    code = "import sys; sys.path[:] = filter(None, sys.path); import torch"  # not of this folder, as a script would
+    workload = _workload({"name": "torch", "command": ("python", "-c", code), "files": str(Path.cwd())})
     with tempfile.TemporaryDirectory(prefix="envmatrix-look-") as folder, suppress(EnvmatrixError):
         return _runs_torch(run_once(workload, image, _IMPORT_LIMIT_S, Path(folder) / "log", progress).record)
     return False
@@ -271,6 +273,18 @@ def _check_place(request: ProgramRequest, template: MatrixTemplate, file: Path, 
     if request.place.image:
         mounts = ", ".join(template.workloads[0].mounts)
         progress(f"mounted read-only at the same path: {mounts or 'nothing'}")
+
+
+def _check_options(request: ProgramRequest, template: MatrixTemplate, overrides: Overrides, file: Path) -> None:
+    """Raise InputError, before a long trial run, for options that no result of it could make right."""
+    check_patterns(request.metric_regex, request.metric_steps)
+    drafts = [
+        replace(template, requirements=(), torch=torch, environments=usable_environments(torch))
+        for torch in (False, True)
+    ]
+    for_any, for_torch = (parse(draft.text(), file) for draft in drafts)
+    both = for_any.model_copy(update={"environments": {**for_any.environments, **for_torch.environments}})
+    apply_overrides(both, "default", overrides)
 
 
 def _run_program(

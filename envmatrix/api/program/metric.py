@@ -33,6 +33,14 @@ _PYTEST_BENCHMARK_NOTE = (
 )
 
 
+def check_patterns(regex: str, steps: str) -> None:
+    """Raise InputError for a requested pattern that works with no output; '' is none."""
+    if regex:
+        _make_source("--metric-regex", regex=regex, better="higher")
+    if steps:
+        _make_source("--metric-steps", steps=steps, better="higher")
+
+
 def choose_metric(
     regex: str, steps: str, output: str, wall_s: float | None = None, arrivals: Arrivals = ()
 ) -> tuple[MetricSource, str]:
@@ -142,6 +150,9 @@ def _detect_metric(output: str, wall_s: float | None) -> tuple[MetricSource, str
     marked_line = _excerpt(number.line, *number.span)
     if len(numbers) == 1 and not number.regex:
         return WALL_TIME, f"wall time, because no pattern matches only {number.label}\n{marked_line}"
+    if len(numbers) == 1 and number.beside_training:
+        why = "wall time, because the only speed is that of an evaluation, not of the training. To compare it, add"
+        return WALL_TIME, f"{why}:\n{_candidate_lines(numbers)}"
     if len(numbers) == 1:
         source = _make_source("--metric-regex", regex=number.regex, unit=number.unit, better=number.better)
         note = f" ({number.note})" if number.note else ""

@@ -15,6 +15,7 @@ _BETWEEN = r"[^\w\n]*"
 _ANYTHING = r"[^\n]*?"
 #: The characters of a progress bar.
 _BAR_CHARACTERS = re.compile(r"[=#>.*-]{4,}|[^\x00-\x7f\w\s]+")
+_TQDM = re.compile(r"\d/\d[\d.]*[kKMGT]? \[[\d:]+<")
 _NOT_OF_EVALUATION = r"^(?![^\n]*(?i:eval|valid|test))[^\n]*?"
 
 
@@ -118,6 +119,8 @@ def _unit_pattern(field: NumberField, line: str) -> str:
         return ""
     text, per = field.unit.text, re.escape(field.unit.per)
     attached = field.unit_end - len(text) == field.end  # no space between number and unit, as in tqdm
+    if _TQDM.search(line):
+        per, attached = f" ?{per}", True  # a unit of the user's own may begin with a blank
     if per and attached and field.unit.kind == "rate" and text.lower() == f"{field.unit.per}/s".lower():
         return f"(?:{re.escape(text)}|s/{per})"
     if field.unit.kind == "time":

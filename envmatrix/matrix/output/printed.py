@@ -51,7 +51,7 @@ _EVALUATION = re.compile(
     re.IGNORECASE,
 )
 #: Words for work before or besides the main work, such as warm-up or downloads.
-_SIDE_PHASE = re.compile(
+SIDE_PHASE = re.compile(
     r"(?<![A-Za-z])(?:warm-?_? ?up|adding|download\w*|upload\w*|fetch\w*|load(?:ing|er)?|data ?_?loader"
     r"|tokeniz\w*|map(?![\w@])|filter\w*|generating \w+ split|compil(?:ing|ation)|preprocess\w*|postprocess\w*"
     r"|resolv\w*|extract\w*|sanity check\w*|saving|writing (?:model|checkpoint|weight)\w*)"
@@ -71,8 +71,17 @@ _TITLE = re.compile(
     r"(?: ?#?\d+)?[:=] *|benchmarking )[A-Za-z\"'/]",
     re.IGNORECASE,
 )
+#: A line that opens an indented block, as in JSON and YAML, and the number of a block in its name.
+_OPENS_BLOCK = re.compile(r"""\s*(?:["']?([^\W\d][^"':|]{0,60})["']?: *)?[\[{]?\s*\Z""")
+#: A heading: ``=== Training ===`` or ``## resnet18``.
+_HEADING = re.compile(
+    r"\s*(?:([=*#~-])\1+\s*(?=.*\1\1\s*\Z)|#{1,4} )(?!(?i:results?|summary|final|report)\b)([A-Za-z].*)"
+)
+_BLOCK_NUMBER = re.compile(r"(?<=[A-Za-z][ _#-])\d+")
 #: Settings printed as a Python object: ``Namespace(lr=0.1, qps=10)``.
 _SETTINGS = re.compile(r"(?:Namespace|Config|Args|Arguments|Settings|Params|Options)\([^()]*(?:\([^()]*\)[^()]*)*\Z")
+#: perf stat: ``3227 page-faults  #  22.882 K/sec``.
+_COMMENT = re.compile(r"\S\s+#\s+\Z")
 #: FLOPs are a count; FLOPS and FLOP/s are a speed.
 _FLOPS_COUNTED = re.compile(r"FLOPs(?![/\w])")
 
@@ -111,13 +120,31 @@ def speed_readings(lines: Sequence[str]) -> Iterator[Reading]:
     """Yield every number in these lines that measures a speed."""
     has_titles = len({line for line in lines if _TITLE.match(line)}) > 1
     title = ""
-    for number, line in enumerate(lines):
+    for number, (line, block) in enumerate(zip(lines, _blocks(lines), strict=True)):
         title = line if has_titles and _TITLE.match(line) else title
         if len(line) < _MAX_LINE_LENGTH and re.search(r"\d", line):
-            yield from _line_readings(line, number, title)
+            yield from _line_readings(line, number, title, block)
 
 
-def _line_readings(line: str, number: int, title: str) -> Iterator[Reading]:
+def _blocks(lines: Sequence[str]) -> Iterator[str]:
+    """Yield, for each line, its heading and the indented blocks that contain it, as in printed JSON or YAML.
+
+    Headings count if none is repeated: those of epochs and of evaluations between them are.
+    """
+    headings = [re.sub(r"(?<![A-Za-z])\d+", "", match[2]) if (match := _HEADING.match(line)) else "" for line in lines]
+    counted = 1 < len({*headings}) - 1 == len(lines) - headings.count("")
+    heading, opened = "", list[tuple[int, str]]()
+    for line, own_heading in zip(lines, headings, strict=True):
+        heading = own_heading if own_heading and counted else heading
+        indent = len(line) - len(line.lstrip())
+        while line.strip() and opened and opened[-1][0] >= indent:
+            opened.pop()
+        yield " ".join([heading, *(name for _, name in opened)])
+        if line.strip() and (match := _OPENS_BLOCK.match(line)):
+            opened.append((indent, _BLOCK_NUMBER.sub("", match[1] or "")))
+
+
+def _line_readings(line: str, number: int, title: str, block: str) -> Iterator[Reading]:
     fields = quantities().fields(line)
     text, counts_flops = quantities().masked(line)
     counts_flops = counts_flops or any(quantities().is_counter(quantities().words(field.label)) for field in fields)
@@ -126,29 +153,30 @@ def _line_readings(line: str, number: int, title: str) -> Iterator[Reading]:
         if field.value < 0 or _is_setting(field, text):
             continue
         if speed := _speed_order(field, text, counts_flops=counts_flops):
-            yield _make_reading(line, number, field, speed, (text[: field.start], prefix, title))
+            yield _make_reading(line, number, field, speed, (text[: field.start], prefix, title, block))
 
 
 def _is_setting(field: NumberField, text: str) -> bool:
-    """Return whether a number is part of printed settings or of a list, and so not a measured speed."""
+    """Return whether a number is part of printed settings, a list or a comment, and so not a measured speed."""
     preceding = text[: field.start]
     is_list_item = preceding.endswith("[") and re.match(r",\s*[-+.\d]", text[field.end :])
-    return bool(is_list_item or _SETTINGS.search(preceding))
+    return bool(is_list_item or _SETTINGS.search(preceding) or _COMMENT.search(preceding))
 
 
 def _make_reading(
-    line: str, number: int, field: NumberField, speed: tuple[int, str], context: tuple[str, str, str]
+    line: str, number: int, field: NumberField, speed: tuple[int, str], context: tuple[str, str, str, str]
 ) -> Reading:
     order, unit = speed
-    text, prefix, title = context
+    text, prefix, title, block = context
     label = quantities().words(field.label)
     description = label or quantities().words(re.split(r"[,;|]|\d", text)[-1])
     description_and_unit = f"{description} {field.unit.text.lower() if field.unit else ''}"
     second = not label and re.search(r"\d\S*(?: [a-z/]+)? *\([^()]*\Z", text) is not None
     rank = _RANK.search(line[: field.start])
-    phase = _phase(field.label, text)
+    phase = _phase(field.label, f"{block} {text}")
     totals = [] if label else re.findall(r"\d\s*/\s*(\d+)(?![\d.])", line[: field.start])
     per = re.sub(r"s\b", "", (field.unit.per if field.unit else "").lower())
+    by_device = bool((field.unit and field.unit.by_device) or _BY_DEVICE.search(label))
     statement = (label, "") if label else (" ".join(re.findall(r"[^\W\d_]+", prefix.lower())), per)
     return Reading(
         line,
@@ -160,10 +188,18 @@ def _make_reading(
         phase,
         next(filter(None, rank.groups()), "") if rank else "",
         bool(_SUMMARY.search(description_and_unit)),
-        bool((field.unit and field.unit.by_device) or _BY_DEVICE.search(label)),
+        by_device,
         second,
         "".join(totals[-1:]),
-        (*statement, title, phase, "second" if second else "", "" if label else _unit_kind(field)),
+        (
+            *statement,
+            title,
+            block,
+            phase,
+            "second" if second else "",
+            "by device" if by_device else "",
+            "" if label else _unit_kind(field),
+        ),
     )
 
 
@@ -180,7 +216,7 @@ def _unit_kind(field: NumberField) -> str:
 def _phase(label: str, preceding: str) -> str:
     for text in (label, preceding):
         train, evaluates = _TRAINING.search(text), _EVALUATION.search(text)
-        if _SIDE_PHASE.search(text) and not train:
+        if SIDE_PHASE.search(text) and not train:
             return "aside"
         if bool(train) != bool(evaluates):
             return "train" if train else "eval"
@@ -193,6 +229,8 @@ def _speed_order(field: NumberField, text: str, *, counts_flops: bool) -> tuple[
     if quantities().is_other(label):
         return None
     unit, says_speed = field.unit, quantities().of_label(label)
+    if says_speed and not (unit or field.connector or _BY_DEVICE.search(label)) and quantities().is_counter(label):
+        return None  # a count after the unit of another number: ``tokens/s epoch 3``
     if _FLOPS_COUNTED.search(f"{field.label} {unit.text if unit else ''}"):
         counts_flops = (
             counts_flops

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from envmatrix.matrix.output.patterns import OutputText, shortest_pattern
 from envmatrix.matrix.output.printed import (
     BYTES,
+    SIDE_PHASE,
     STEP_TIME,
     STEPS,
     UNSPECIFIED_TIME,
@@ -31,6 +33,7 @@ _BAR = re.compile(r"(?P<done>\d+)/(?P<all>\d+) \[(?P<clock>[\d:]+)<")
 #: Labels of settings rather than counters; a sweep has at most this many values.
 _SETTING_LABEL = re.compile(r"\b(?:size|bs|len|length|dim|threads?|workers?|streams?|concurrency)$")
 _MAX_SETTINGS = 20
+_TRAINING_LOSS = re.compile(r"(?<![a-z])(?:train(?:ing)?|epoch)(?![a-z]).*\bloss|(?<![a-z])train_loss", re.IGNORECASE)
 #: Keras prints this line before the bar of an epoch.
 _EPOCH = re.compile(r"Epoch \d+/\d+")
 #: Speeds with a larger ratio are different quantities, if other signs agree.
@@ -40,6 +43,8 @@ _PYTEST_BENCHMARK = re.compile(r"^-+ benchmark[^\n]*: \d+ tests? -+$", re.MULTIL
 _COUNTER_LINE = re.compile(r"^(?P<words>[A-Za-z\[(#][A-Za-z \[(#:=_-]*)(?P<number>[0-9]+)\b(?!\.[0-9])", re.MULTILINE)
 #: Placeholder for the part of a long output that was left out (bench/command.py).
 _CUT = re.compile(r"\n\[\.\.\. \d+ bytes left out \.\.\.\]\n")
+#: Lines that count seconds, or work before the steps.
+_NO_STEPS = re.compile(rf"\b(?:t|time|elapsed|uptime|secs?|seconds?)\W*\Z|{SIDE_PHASE.pattern}", re.IGNORECASE)
 #: Fewer counted lines are not steps: they may be epochs.
 _MIN_STEPS = 20
 
@@ -49,6 +54,7 @@ class Throughput:
     """A pattern that finds one number of an output, with the number's label, last value and unit.
 
     ``line`` is the last line that contains it, ``span`` its position there; ``note`` describes what else was printed.
+    ``beside_training``: it is that of an evaluation, and the program prints a loss of its training without a speed.
     """
 
     regex: str
@@ -59,6 +65,7 @@ class Throughput:
     line: str
     span: tuple[int, int]
     note: str = ""
+    beside_training: bool = False
 
 
 def throughput_candidates(output: str, wall_s: float | None = None) -> list[Throughput]:
@@ -69,6 +76,8 @@ def throughput_candidates(output: str, wall_s: float | None = None) -> list[Thro
     """
     lines = quantities().plain(output).split("\n")
     if len(lines) > sum(_HEAD_AND_TAIL_LINES):
+        lines = quantities().plain(_without_redraws(quantities().without_colours(output))).split("\n")
+    if len(lines) > sum(_HEAD_AND_TAIL_LINES):
         lines = [*lines[: _HEAD_AND_TAIL_LINES[0]], *lines[-_HEAD_AND_TAIL_LINES[1] :]]
     text = OutputText("\n".join(lines))
     epoch = max((number for number, line in enumerate(lines) if _EPOCH.fullmatch(line)), default=-1)
@@ -77,7 +86,30 @@ def throughput_candidates(output: str, wall_s: float | None = None) -> list[Thro
     usable = [
         group for group in kinds if not unclear & {group[-1].unit, group[-1].key} and _is_plausible(group, wall_s)
     ]
-    return [reading for group in _best_kinds(usable) for reading in _throughputs(text, group)]
+    best = _best_kinds(usable)
+    beside_training = all(group[-1].phase == "eval" for group in best) and _trains(lines, usable)
+    numbers = [number for group in best for number in _throughputs(text, group)]
+    return [replace(number, beside_training=beside_training) for number in numbers]
+
+
+def _without_redraws(output: str) -> str:
+    """Return an output without the states of a bar that the next one draws over with other numbers only."""
+    kept = []
+    for line in output.split("\n"):
+        states = line.split("\r")
+        words = [re.sub(r"[^A-Za-z]+", "", state) for state in states]
+        kept.append(
+            "\r".join(
+                state for state, own, later in zip(states, words, [*words[1:], None], strict=True) if own != later
+            )
+        )
+    return "\n".join(kept)
+
+
+def _trains(lines: Sequence[str], kinds: Iterable[Sequence[Reading]]) -> bool:
+    """Return whether a line without a speed has the loss of a training."""
+    with_speed = {reading.number for group in kinds for reading in group}
+    return any(_TRAINING_LOSS.search(line) for number, line in enumerate(lines) if number not in with_speed)
 
 
 def _group_by_kind(lines: Sequence[str]) -> Iterator[list[Reading]]:
@@ -110,6 +142,10 @@ def _split_kind(group: list[Reading], epoch: int) -> list[list[Reading]]:
             [replace(bar, extra=evaluation_label) for bar in with_label],
             [replace(bar, phase="eval") for bar in without_label],
         ]
+    on_each_line = Counter(reading.number for reading in group)
+    in_last_line = group[-on_each_line[group[-1].number] :]
+    if len({*on_each_line.values()}) == 1 < len(in_last_line) and not _agree(in_last_line):
+        return [group[place :: len(in_last_line)] for place in range(len(in_last_line))]
     last_epoch_bars = [bar for bar in bars if bar.number > epoch >= 0]
     values = [bar.field.value for bar in last_epoch_bars]
     differ = values and max(values) > _DIFFERENT_RATIO * min(values)
@@ -191,8 +227,13 @@ def _best_kinds(kinds: Sequence[Sequence[Reading]]) -> list[Sequence[Reading]]:
     ]
     if lowest_order < STEPS and not _rates_agree(candidates, steps):
         candidates += steps
-    values = [group[-1].field.value for group in candidates]
-    return candidates[-1:] if values and max(values) <= (1 + _SAME_TOLERANCE) * min(values) else candidates
+    return candidates[-1:] if _agree([group[-1] for group in candidates]) else candidates
+
+
+def _agree(readings: Sequence[Reading]) -> bool:
+    """Return whether numbers are the same number printed twice."""
+    values = [reading.field.value for reading in readings]
+    return max(values, default=0.0) <= (1 + _SAME_TOLERANCE) * min(values, default=0.0)
 
 
 def _is_bar_of_steps(bar: Reading, steps: Sequence[float]) -> bool:
@@ -211,9 +252,7 @@ def _throughputs(text: OutputText, group: Sequence[Reading]) -> Iterator[Through
     ranks: dict[str, list[Reading]] = {}
     for reading in group:
         ranks.setdefault(reading.rank, []).append(reading)
-    values = [rank_readings[-1].field.value for rank_readings in ranks.values()]
-    is_same_on_ranks = max(values) <= (1 + _SAME_TOLERANCE) * min(values)
-    if len(ranks) == 1 or is_same_on_ranks:
+    if len(ranks) == 1 or _agree([rank_readings[-1] for rank_readings in ranks.values()]):
         note = f"the same line from {len(ranks)} processes" if len(ranks) > 1 else ""
         yield from _verified_throughput(text, group, "", note)
         return
@@ -249,7 +288,8 @@ def step_line_pattern(output: str) -> str:
 def _counter_values(chunk: str) -> dict[str, list[int]]:
     counts_by_words: dict[str, list[int]] = {}
     for line in _COUNTER_LINE.finditer(chunk):
-        counts_by_words.setdefault(line["words"], []).append(int(line["number"]))
+        if not _NO_STEPS.search(line["words"].replace("_", " ")):
+            counts_by_words.setdefault(line["words"], []).append(int(line["number"]))
     return counts_by_words
 
 

@@ -79,12 +79,16 @@ def start_hint(output: str, folder: Path) -> str:
 
 
 def keyboard_hint(output: str) -> str:
-    """Return a hint for a program that waits for a keyboard, which no trial has; otherwise ''."""
-    if re.search(r"^EOFError\b|[Ii]nappropriate ioctl|No such device or address: '/dev/tty'", output, re.MULTILINE):
+    """Return a hint for a program that waits for a keyboard or a terminal, which no trial has; otherwise ''."""
+    if re.search(r"^EOFError\b|No such device or address: '/dev/tty'", output, re.MULTILINE):
         return (
             "it reads its input, and a trial has no keyboard: pass the answers as options, or in a file: -- sh -c "
             "'PROGRAM <FILE'"
         )
+    if re.search(r"^bdb\.BdbQuit\b", output, re.MULTILINE):
+        return "it stops in a debugger: take out its breakpoint(), or: -- env PYTHONBREAKPOINT=0 PROGRAM"
+    if re.search(r"[Ii]nappropriate ioctl", output):
+        return "it wants a terminal, and a trial has none: give it one: -- script -qec 'PROGRAM' /dev/null"
     return ""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -93,34 +93,47 @@ def place_program_files(engine: Engine, job: Job, files: Path, inner_path: str, 
     overlay = make_overlay(files, job.mounts.work, metric)
     if overlay:
         return replace(job, folder=files, overlay=overlay)
-    *parents, folder_name = files.relative_to(files.anchor).parts[-_FOLDERS_ABOVE - 1 :] or ("root",)
-    place, source = job.mounts.work / "around", files
-    for _ in parents:
-        source = source.parent
-    for name, entered in zip([*parents], [*parents[1:], folder_name], strict=True):
-        place = place / name
+    *folders_above, _ = chain = [files, *files.parents][_FOLDERS_ABOVE::-1]
+    place = job.mounts.work / "around"
+    for source, entered in zip(folders_above, chain[1:], strict=True):
+        place = place / (source.name or "root")
         place.mkdir(parents=True)
-        _link_entries(place, source, entered)
-        source = source / entered
-    place = place / folder_name
+        _link_entries(place, source, entered.name)
+    place = place / (files.name or "root")
     place.mkdir(parents=True)
     link_files(place, files, inner_path, metric)
     return replace(job, folder=place)
 
 
 def report_links(workloads: Iterable[Workload], engines: Iterable[Engine], progress: ProgressCallback) -> None:
-    """Report each program whose trials get a folder of links in place of its folder, and the reason."""
+    """Report each program whose trials get a folder of links, with the reason, or which lies outside its folder."""
     if not any(engine.starts_anywhere for engine in engines):
         return
     place = orphans.work_folder()
     place.mkdir(parents=True, exist_ok=True)
     for workload in workloads:
-        _, reason = find_root(Path(workload.files), place) if workload.command and workload.files else ("", "")
+        if not workload.command or not workload.files:
+            continue
+        root, reason = find_root(Path(workload.files), place)
         if reason:
             progress(
                 f"note: trials of {workload.name} run in a folder of links to your files: {reason}. If the program "
                 "writes to its folders or to files over 1 MiB, it changes yours"
             )
+        covered = root or workload.files
+        for script in _scripts_outside(workload.command, Path(covered)):
+            progress(
+                f"note: {script} is outside {covered}, the folder that each trial gets anew. If it writes next to "
+                "itself, later trials find that: to avoid it, type the command in its folder"
+            )
+
+
+def _scripts_outside(command: Iterable[str], folder: Path) -> Iterator[str]:
+    for word in command:
+        script = Path(word)
+        is_script = script.is_absolute() and script.suffix in (".py", ".sh") and script.is_file()
+        if is_script and not script.resolve().is_relative_to(folder.resolve()):
+            yield word
 
 
 def _link_entries(place: Path, folder: Path, excluded: str) -> None:

@@ -7,10 +7,12 @@ wrappers would create an empty environment. So their Python is resolved here, on
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from envmatrix.errors import InputError
 from envmatrix.system.progress import ProgressCallback
+from envmatrix.system.regular_files import RefusedFileError, read_bytes
 
 #: NAME of `NAME run` -> the command that prints its Python.
 _PYTHON_COMMANDS = {
@@ -24,27 +26,44 @@ _PYTHON_COMMANDS = {
     "mamba": "mamba run -n NAME which python",
     "micromamba": "micromamba run -n NAME which python",
 }
+#: Options of `uv run` that change nothing about an environment that is used as it is.
+_UV_WITHOUT_EFFECT = frozenset(
+    ("--", "--frozen", "--locked", "--no-progress", "--no-sync", "--offline", "--quiet", "-q")
+)
+_LARGEST_SCRIPT = 2**20
+#: The first line of the list of packages that a script may have (PEP 723).
+_PACKAGES_IN_SCRIPT = re.compile(rb"^# /// script\s*$", re.MULTILINE)
 
 
 def unwrap_command(words: tuple[str, ...], progress: ProgressCallback) -> tuple[str, ...]:
     """Return the words of the program itself. Raises InputError if its Python is unknown."""
     if len(words) < 3 or words[1] != "run":
         return words
-    if words[0] == "uv":
+    name = Path(words[0]).name
+    if name == "uv":
         return _unwrap_uv(words[2:], progress)
-    if words[0] in _PYTHON_COMMANDS:
+    if name in _PYTHON_COMMANDS:
         raise InputError(
-            f"`{words[0]} run` picks a Python by the folder it runs in, and a trial runs in another folder",
-            remedy=f'use that Python directly: -- "$({_PYTHON_COMMANDS[words[0]]})" train.py',
+            f"`{name} run` picks a Python by the folder it runs in, and a trial runs in another folder",
+            remedy=f'use that Python directly: -- "$({_PYTHON_COMMANDS[name]})" train.py',
         )
     return words
 
 
 def _unwrap_uv(words: tuple[str, ...], progress: ProgressCallback) -> tuple[str, ...]:
+    while words[0] in _UV_WITHOUT_EFFECT and len(words) > 1:
+        words = words[1:]
+    words = ("python", "-m", *words[1:]) if words[0] in ("-m", "--module") else words
     if words[0].startswith("-"):
         raise InputError(
             f"`uv run {words[0]}`: with this option, uv creates a new environment each time",
             remedy="run `uv sync` with the same options, then use its Python: -- .venv/bin/python train.py",
+        )
+    if _lists_packages(Path(words[0])):
+        script = f"--script {words[0]}"
+        raise InputError(
+            f"{words[0]} lists its own packages (`# /// script`), for which `uv run` creates an environment",
+            remedy=f'create it: `uv sync {script}`, then: -- "$(uv python find {script})" {words[0]}',
         )
     current_folder = Path.cwd()
     root = next(
@@ -61,3 +80,10 @@ def _unwrap_uv(words: tuple[str, ...], progress: ProgressCallback) -> tuple[str,
         return (str(bin_folder / "python"), *words)
     executable = bin_folder / words[0]
     return (str(executable), *words[1:]) if executable.is_file() else words
+
+
+def _lists_packages(script: Path) -> bool:
+    try:
+        return script.suffix == ".py" and _PACKAGES_IN_SCRIPT.search(read_bytes(script, _LARGEST_SCRIPT)) is not None
+    except (OSError, RefusedFileError):
+        return False

@@ -38,9 +38,10 @@ _NO_MODULE = re.compile(
 def starting_variables(workload: Workload, base: Mapping[str, str]) -> dict[str, str]:
     """Return a program's initial variables: ``base``, and those that its workload sets and passes on."""
     own_variables = {name: os.environ[name] for name in workload.pass_env if name in os.environ} | dict(workload.env)
+    own_variables = {name: value for name, value in own_variables.items() if value or name not in _PATH_VARIABLES}
     work = base["HOME"]
     joined = {
-        name: _join_path_lists(base[name], own_variables[name]) for name in _PATH_VARIABLES if own_variables.get(name)
+        name: _join_path_lists(base[name], own_variables[name]) for name in _PATH_VARIABLES if name in own_variables
     }
     if workload.home == "real":
         base = {name: value for name, value in base.items() if name != "PYTHONNOUSERSITE"}
