@@ -1,4 +1,7 @@
-"""Facts about this machine, for templates in matrix.yaml and for run.json."""
+"""Facts about this machine, for templates in matrix.yaml and for run.json.
+
+This file also runs alone, on a host without envmatrix (launchers/ssh.py).
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,8 @@ import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:  # this file also runs alone, on a host without envmatrix (launchers/ssh.py)
-    from envmatrix.system.bench_options import Processor
+from types import ModuleType
+from typing import Any
 
 _NODES = Path("/sys/devices/system/node")
 _NVIDIA, _AMD, _INTEL = "0x10de", "0x1002", "0x8086"
@@ -176,15 +177,15 @@ def _os_release() -> Mapping[str, str]:
         return {}
 
 
-def this_host(root: Path = Path("/"), processor: Processor | None = None) -> Host:
+def this_host(root: Path = Path("/"), processor: ModuleType | None = None) -> Host:
     """Collect the facts about this machine; ``root`` is the folder that has its /proc and /sys.
 
     ``processor`` is the module ``bench/processor.py``, which is loaded if it is not given.
     """
     if processor is None:
-        from envmatrix.system import bench_options
+        from envmatrix.system import bench_modules
 
-        processor = bench_options.processor()
+        processor = bench_modules.processor
     cpuinfo = _read(root / "proc/cpuinfo")
     cpus = tuple(sorted(os.sched_getaffinity(0)))
     nodes = len(list((root / "sys/devices/system/node").glob("node[0-9]*")))

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from envmatrix.errors import StoreError
 from envmatrix.results import Change, RunFolder, trial_of, write_named, write_whole
 from envmatrix.system import write_retry
-from envmatrix.system.atomic_files import append_line
+from envmatrix.system.atomic_files import append_line, retry_writes
 from envmatrix.system.progress import silent
-from envmatrix.system.write_retry import retry_writes
 from tests.synthetic import MATRIX_TEXT, make_plan, make_run
 
 PLAN = make_plan(("a",))

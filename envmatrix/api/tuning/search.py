@@ -33,11 +33,10 @@ from envmatrix.search.space import design_levels, select_factors
 from envmatrix.search.steps import Step, read_step
 from envmatrix.search.study import Place, Study, StudyFolder, make_search
 from envmatrix.stats.steady_state.effect import SteadyEffect
-from envmatrix.system.atomic_files import write_whole
+from envmatrix.system.atomic_files import retry_writes, write_whole
 from envmatrix.system.bench_options import node_count
 from envmatrix.system.printable import html_lines
 from envmatrix.system.progress import ProgressCallback, silent
-from envmatrix.system.write_retry import retry_writes
 from envmatrix.trials.experiment import find_design, reopen_experiment
 from envmatrix.trials.new_run import NewRun, check_run_name
 from envmatrix.trials.overrides import Overrides, select_engines
