@@ -70,21 +70,21 @@ class LibraryBuilder:
     def _build_library(self, library: Library, *, partly: bool = False) -> tuple[str, list[PinnedPackage]]:
         """Return a library's folder and packages; ``partly``: they need not have all of its files."""
         sections = self.locks.library_locks(library, self.python, self.apt)
-        lock_by_pin = {pin: path for path, section in sections for pin in section.packages}
-        folder = self._library_folder(library, [pin.sha256 for pin in lock_by_pin])
+        pins = list(dict.fromkeys(pin for section in sections for pin in section.packages))
+        folder = self._library_folder(library, [pin.sha256 for pin in pins])
         if not folder.is_dir():
-            files = [self._fetch(pin, lock) for pin, lock in lock_by_pin.items()]
+            files = list(map(self._fetch, pins))
             self.cache.folder(folder, lambda place: self._unpack(library, files, place, partly=partly))
-        return str(folder), list(lock_by_pin)
+        return str(folder), pins
 
     def _library_folder(self, library: Library, identity: object) -> Path:
         return self.cache.root / "libraries" / json_digest(library.key, library.files, identity)[:24] / library.key
 
-    def _fetch(self, pin: PinnedPackage, lock: Path) -> Path:
+    def _fetch(self, pin: PinnedPackage) -> Path:
         if pin.is_debian:
-            return fetch_packages(self.cache, self.apt or Apt(self.cache), [pin], lock, self.locks.progress)[0]
+            return fetch_packages(self.cache, self.apt or Apt(self.cache), [pin], self.locks.progress)[0]
         house = Wheelhouse(self.cache)
-        return house.held(pin) or house.fill([pin], lock, self.python, (), self.locks.progress)[0]
+        return house.held(pin) or house.fill([pin], self.python, (), self.locks.progress)[0]
 
     def _unpack(self, library: Library, files: Sequence[Path], place: Path, *, partly: bool) -> None:
         unpacked: list[str] = []
@@ -131,9 +131,7 @@ class LibraryBuilder:
             return None
 
 
-def fetch_packages(
-    cache: Cache, apt: Apt, pins: Sequence[PinnedPackage], lock: Path, progress: ProgressCallback
-) -> list[Path]:
+def fetch_packages(cache: Cache, apt: Apt, pins: Sequence[PinnedPackage], progress: ProgressCallback) -> list[Path]:
     """Fetch missing Debian packages; return the file of each of ``pins``."""
     house = Wheelhouse(cache)
     missing = [pin for pin in pins if house.held(pin) is None]
@@ -142,5 +140,5 @@ def fetch_packages(
         progress(f"fetching {len(missing)} Debian packages: {', '.join(map(str, missing[:4]))}{ellipsis}")
         with cache.scratch("apt") as scratch, disk_errors(scratch):
             for pin, file in zip(missing, apt.download(missing, scratch), strict=True):
-                house.add(file, pin, lock)
+                house.add(file, pin)
     return [held for pin in pins if (held := house.held(pin))]

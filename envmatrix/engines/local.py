@@ -180,14 +180,13 @@ class LocalEngine(CgroupConfined, Engine):
         return str(folder), program, {**facts, "files_digest": files_digest, **wheels.facts}
 
     def _fetch_locked(
-        self, image: Image, python: Python, locked: tuple[Path, Section], progress: ProgressCallback
+        self, image: Image, python: Python, section: Section, progress: ProgressCallback
     ) -> tuple[EnvironmentWheels, dict[str, str]]:
         """Return the wheels of a lock and the facts about it."""
-        path, section = locked
         check_uv(self.places.cache, section.packages)
-        wheels = fetch_wheels(self.places.cache, image, locked, python, progress)
+        wheels = fetch_wheels(self.places.cache, image, section, python, progress)
         packages = {f"package {pin.name}": pin.version for pin in section.packages}
-        return wheels, {"lock": path.name, "lock_digest": section.digest, **packages}
+        return wheels, {"lock": section.lock.name, "lock_digest": section.digest, **packages}
 
     def inside(self, mounts: Mounts) -> Mapping[str, str]:
         """Return host paths: a local process sees all files."""

@@ -52,7 +52,7 @@ def _pinned_sections(library: Library, locks: Locks, progress: ProgressCallback)
     """Return a library's sections by the committed lock that each belongs to, even if it is in the cache; {}: none."""
     python = cached_python(locks.cache, None)
     try:
-        sections = [section for _, section in locks.library_locks(library, python)]
+        sections = locks.library_locks(library, python)
         return {locks.debian_file() if _is_debian(one) else locks.wheels_file(python): one for one in sections}
     except EnvmatrixError as error:
         progress(f"library {library.key}: {error.message}")
@@ -73,10 +73,10 @@ def _lock_with(path: Path, sections: list[Section]) -> bytes:
 def add_packed_libraries(folder: Path, house: Wheelhouse) -> None:
     """Add the packages of a pack unpacked into ``folder`` to the wheelhouse, which verifies their digests."""
     for file in sorted((folder / FOLDER).glob("*/*")):
-        pin = PinnedPackage(file.name, "packed", file.parent.name)
+        pin = PinnedPackage(file.name, "packed", file.parent.name, lock=file)
         if house.held(pin) is None:
             with house.cache.scratch("pack") as scratch:
-                house.add(Path(shutil.copy2(file, scratch)), pin, file)
+                house.add(Path(shutil.copy2(file, scratch)), pin)
 
 
 def mount_libraries(prepared: Prepared, libraries: Iterable[Library], locks: Locks) -> Prepared:

@@ -33,7 +33,10 @@ sections = st.builds(
 
 
 def without_lines(lock: Lock) -> list[Section]:
-    return [replace(s, packages=tuple(replace(p, line=0) for p in s.packages)) for s in lock.sections]
+    return [
+        replace(s, lock=Path(), packages=tuple(replace(p, lock=Path(), line=0) for p in s.packages))
+        for s in lock.sections
+    ]
 
 
 @given(st.lists(sections, max_size=4))

@@ -44,7 +44,7 @@ def made(tmp_path, monkeypatch):
     file = locks.wheels_file(cached_python(locks.cache, None))
     file.write_text(Lock(file, (Section("library", "toy", "toy==1.0", (pin,)),)).text())
     content = wheel.read_bytes()
-    Wheelhouse(locks.cache).add(wheel, pin, file)
+    Wheelhouse(locks.cache).add(wheel, pin)
     return locks, pin, content
 
 

@@ -12,7 +12,7 @@ from envmatrix.build.debian.suites import PYTHONS, Suite, base_digest, dpkg_stat
 from envmatrix.build.images.archive import write_folders_tar
 from envmatrix.build.images.definitions import LIBRARIES, VENV, recipe_digest
 from envmatrix.build.libraries import LibraryBuilder, LibraryFolders, fetch_packages
-from envmatrix.build.lockfile import PinnedPackage
+from envmatrix.build.lockfile import PinnedPackage, Section
 from envmatrix.build.locks import Locks
 from envmatrix.build.paths import BuildPaths
 from envmatrix.build.python.interpreters import python_for_wheels
@@ -48,8 +48,7 @@ class BuildInputs:
     deb_files: tuple[Path, ...]
     wheels: EnvironmentWheels
     folders: LibraryFolders
-    lock: str
-    lock_digest: str
+    section: Section
 
     @property
     def key(self) -> str:
@@ -70,7 +69,7 @@ class BuildInputs:
     def build_arguments(self, bench: str) -> dict[str, str]:
         """Return the build arguments for the labels of the image."""
         base = {"BASE_NAME": self.base.reference, "BASE_DIGEST": self.base.digest}
-        return {"VERSION": __version__, **base, "LOCK": self.lock_digest, "BENCH": bench}
+        return {"VERSION": __version__, **base, "LOCK": self.section.digest, "BENCH": bench}
 
 
 def container_suite(image: Image) -> str:
@@ -95,26 +94,15 @@ def gather_build_inputs(
     suite = Suite(base.suite, places.cache)
     python = python_for_wheels(places.cache, PYTHONS.get(base.suite, PYTHONS["bookworm"]))
     packages = system_packages(image, suite)
-    lock, system = locks.system_lock(
-        suite.distribution, packages, base.choice, lambda: suite.closure(packages, base.status)
-    )
-    deb_files = fetch_packages(places.cache, suite.apt, system.packages, lock, progress)
+    system = locks.system_lock(suite.distribution, packages, base.choice, lambda: suite.closure(packages, base.status))
+    deb_files = fetch_packages(places.cache, suite.apt, system.packages, progress)
     wheels, section = EnvironmentWheels((), ()), system
     if image.requirements:
-        lock, section = locks.image_lock(image, python)
+        section = locks.image_lock(image, python)
         check_glibc(image, base.suite)
-        wheels = fetch_wheels(places.cache, image, (lock, section), python, progress)
+        wheels = fetch_wheels(places.cache, image, section, python, progress)
     folders = LibraryBuilder(locks, python, suite.apt).build(libraries, image)
-    return BuildInputs(
-        image,
-        base,
-        system.packages,
-        tuple(deb_files),
-        wheels,
-        folders,
-        lock.name,
-        section.digest,
-    )
+    return BuildInputs(image, base, system.packages, tuple(deb_files), wheels, folders, section)
 
 
 def system_packages(image: Image, suite: Suite) -> tuple[str, ...]:
@@ -146,8 +134,8 @@ def context_facts(ingredients: BuildInputs) -> dict[str, str]:
         "base": ingredients.base.reference,
         "base_digest": ingredients.base.digest,
         "base_choice": ingredients.base.choice,
-        "lock": ingredients.lock,
-        "lock_digest": ingredients.lock_digest,
+        "lock": ingredients.section.lock.name,
+        "lock_digest": ingredients.section.digest,
         **{f"package {pin.name}": pin.version for pin in ingredients.wheels.pins},
         **ingredients.wheels.facts,
         **{f"system {pin.name}": pin.version for pin in ingredients.debs},

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 from envmatrix.build.cache import Cache, json_digest, tool_error
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.python.interpreters import Python, uv_program
-from envmatrix.errors import EngineError, EnvmatrixError, InputError, Where
+from envmatrix.errors import EngineError, EnvmatrixError, InputError
 from envmatrix.system.architectures import this_architecture
 from envmatrix.system.process import Finished, run
 
@@ -139,17 +139,17 @@ class Pip:
         items = json.loads(report.read_text(encoding="utf-8"))["install"]
         return tuple(sorted((_pin(**item) for item in items), key=lambda pin: pin.name))
 
-    def download(self, request: ResolveRequest, pins: Sequence[PinnedPackage], lock: Path, folder: Path) -> None:
+    def download(self, request: ResolveRequest, pins: Sequence[PinnedPackage], folder: Path) -> None:
         """Download ``pins``, which ``request`` asks for, to ``folder``.
 
-        An error about a wrong hash names the package and its line in ``lock``.
+        An error about a wrong hash names the package and its line in the lock.
         """
         requirements, (request, unreachable) = folder.parent / "requirements.txt", _without_unreachable(request)
         requirements.write_text("".join(pin.text() for pin in pins), encoding="utf-8")
         argv = self.download_argv(request, requirements, folder)
         result = run(argv, limit_s=_DOWNLOAD_S, env=pip_variables(os.environ))
         if not result.exit.ok:
-            raise _mismatch(result, pins, lock) or _failure("download", result, request, unreachable)
+            raise _mismatch(result, pins) or _failure("download", result, request, unreachable)
 
 
 def _without_unreachable(request: ResolveRequest) -> tuple[ResolveRequest, list[str]]:
@@ -230,17 +230,17 @@ def _pin(metadata: Mapping[str, str], download_info: Mapping[str, Any], **_: obj
     return PinnedPackage(name, version, sha256)
 
 
-def _mismatch(result: Finished, pins: Sequence[PinnedPackage], lock: Path) -> EnvmatrixError | None:
+def _mismatch(result: Finished, pins: Sequence[PinnedPackage]) -> EnvmatrixError | None:
     expected = re.search(r"Expected sha256 ([0-9a-f]{64})", result.stderr)
     actual_hash = re.search(r"Got\s+([0-9a-f]{64})", result.stderr)
     pin = next((pin for pin in pins if expected and pin.sha256 == expected[1]), None)
-    return wrong_hash_error(pin, lock, actual_hash[1] if actual_hash else "something else") if pin else None
+    return wrong_hash_error(pin, actual_hash[1] if actual_hash else "something else") if pin else None
 
 
-def wrong_hash_error(pin: PinnedPackage, lock: Path, actual: str) -> EnvmatrixError:
+def wrong_hash_error(pin: PinnedPackage, actual: str) -> EnvmatrixError:
     """Return the error for a package whose hash differs from the lock."""
     return InputError(
         f"the sha256 of {pin} does not match the lock\n  lock: {pin.sha256}\n  file: {actual}",
-        where=Where(lock, pin.line or None),
+        where=pin.where,
         remedy="if the package was replaced on purpose, run `envmatrix lock`; otherwise do not use it",
     )
