@@ -33,9 +33,11 @@ sections = st.builds(
 
 
 def without_lines(lock: Lock) -> list[Section]:
+    """Return the sections as they were before they were written to a file."""
+    unwritten = {"lock": Path(), "line": 0}
     return [
-        replace(s, lock=Path(), packages=tuple(replace(p, lock=Path(), line=0) for p in s.packages))
-        for s in lock.sections
+        replace(section, lock=Path(), packages=tuple(replace(pin, **unwritten) for pin in section.packages))
+        for section in lock.sections
     ]
 
 
