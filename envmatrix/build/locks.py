@@ -12,9 +12,9 @@ from envmatrix.build.debian.packages import Apt, distribution_name
 from envmatrix.build.lockfile import Lock, PinnedPackage, Section, find_section, read_lock, request_text
 from envmatrix.build.python.builds_of_torch import local_version, resolve_one_build, strangers
 from envmatrix.build.python.interpreters import Python, cached_python
-from envmatrix.build.python.overlays import BasePython, overlay_pip
 from envmatrix.build.python.pip import ResolveRequest, cached_pip, is_reachable
 from envmatrix.build.python.source_builds import check_python
+from envmatrix.build.python.venvs import BasePython, overlay_pip
 from envmatrix.build.python.wheelhouse import Wheelhouse
 from envmatrix.errors import EngineError, InputError, SkipEnvironmentError, Where
 from envmatrix.plan.environment import Image, Library, exists_for

@@ -17,13 +17,14 @@ from envmatrix.build.cache import (
     file_stamp,
     has_stamp,
 )
-from envmatrix.build.images.archive import rooted, write_docker_archive
 from envmatrix.build.images.context import (
     BaseImage,
     bench_digest,
     bootstrapped_base,
     gather_build_inputs,
+    rooted,
     write_context,
+    write_docker_archive,
 )
 from envmatrix.build.images.definitions import APPTAINER, MOUNT_FOLDER, image_definition, named_definition
 from envmatrix.build.images.file_listing import ENGINE_PATHS, listing_argv, store_listing

@@ -48,7 +48,7 @@ from envmatrix.engines.docker_images import (
 from envmatrix.engines.docker_running import RunningContainer, container_exit, count_pauses, running_container
 from envmatrix.engines.gpu_devices import NVIDIA, gpu_maker, gpu_options, visible_gpus
 from envmatrix.engines.local import preload_variable
-from envmatrix.engines.ready_docker import prepare_ready_docker_image
+from envmatrix.engines.ready import prepare_ready_docker_image
 from envmatrix.errors import EngineError, NoTrialError, StoreError
 from envmatrix.plan.environment import Environment, Image, Library
 from envmatrix.system.progress import ProgressCallback

@@ -17,17 +17,15 @@ from typing import IO
 from envmatrix.build import modules
 from envmatrix.build.cache import json_digest
 from envmatrix.build.images.file_listing import listing_argv, store_listing
-from envmatrix.build.libraries import LibraryBuilder, LibraryFolders
+from envmatrix.build.libraries import LibraryBuilder, LibraryFolders, loader_cache
 from envmatrix.build.lockfile import Section
 from envmatrix.build.locks import Locks
 from envmatrix.build.paths import BuildPaths
 from envmatrix.build.python import conda
 from envmatrix.build.python.interpreters import Python, cached_python, inspect_interpreter
-from envmatrix.build.python.overlays import build_overlay, inspect_base_python
 from envmatrix.build.python.source_builds import check_uv, fetch_wheels
-from envmatrix.build.python.venvs import build_venv, site_packages
+from envmatrix.build.python.venvs import build_overlay, build_venv, inspect_base_python, site_packages
 from envmatrix.build.python.wheelhouse import EnvironmentWheels
-from envmatrix.build.system_libraries import loader_cache
 from envmatrix.engines import build_record as records
 from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, Prepared, log_of
 from envmatrix.engines.confinement import (

@@ -12,8 +12,7 @@ from envmatrix.build.images.file_listing import ENGINE_PATHS, listing_argv
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.apptainer_command import NO_CONFIG, find_program, identity, lacks_privilege
 from envmatrix.engines.podman import image_source
-from envmatrix.engines.ready import image_file
-from envmatrix.engines.ready_docker import find_image_id
+from envmatrix.engines.ready import find_image_id, image_file
 from envmatrix.errors import EngineError, EnvmatrixError
 from envmatrix.matrix.values import is_image_file
 from envmatrix.plan.environment import Image

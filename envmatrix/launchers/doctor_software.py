@@ -8,16 +8,53 @@ import shutil
 import stat
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from envmatrix.engines.apptainer_command import find_program, lacks_privilege, needs_namespace
 from envmatrix.engines.confinement import limit_holder
 from envmatrix.errors import NoTrialError
-from envmatrix.launchers.doctor_finding import Finding, State, bad, good, note, read_system_file
 from envmatrix.system import project
 from envmatrix.system.cuda_driver import OLDEST_DRIVERS, loaded_driver, version_text
 from envmatrix.system.host import has_gpu
 from envmatrix.system.process import Order, Place, run, run_logged
+
+State = Literal["good", "note", "bad"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check: ``bad`` distorts timings or stops a run, ``note`` is for information."""
+
+    subject: str
+    state: State
+    found: str
+    remedy: str = ""
+
+
+def good(subject: str, found: str) -> Finding:
+    """Return that something is as it should be."""
+    return Finding(subject, "good", found)
+
+
+def note(subject: str, found: str, remedy: str = "") -> Finding:
+    """Return something to know."""
+    return Finding(subject, "note", found, remedy)
+
+
+def bad(subject: str, found: str, remedy: str = "") -> Finding:
+    """Return something that distorts timings or stops a run."""
+    return Finding(subject, "bad", found, remedy)
+
+
+def read_system_file(path: str, root: Path) -> str:
+    """Return the text of a file of /proc or /sys below ``root``, '' if it cannot be read."""
+    try:
+        return (root / path.lstrip("/")).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
 
 _COMMAND_LIMIT_S = 15.0
 _SLURM_COMMANDS = ("sbatch", "scancel", "scontrol", "sinfo", "squeue", "sacct")

@@ -343,8 +343,8 @@ class _Loop:
 
     def looks(self) -> Iterator[Trial]:
         """Make the steady-state runs that there is time for, except for arms that never succeeded."""
-        facts = self.estimate.outcomes()
-        broken = [arm for arm, outcomes in facts.items() if outcomes and not outcomes["ok"]]
+        facts = self.estimate.measured.facts
+        broken = [arm for arm, fact in facts.items() if fact.outcomes and not fact.outcomes["ok"]]
         return self.long.run(self._steady_runs_left_s, broken)
 
     def has_steady_runs(self) -> bool:

@@ -8,8 +8,7 @@ from pathlib import PurePosixPath
 from urllib.parse import quote
 
 from envmatrix.results import Run
-from envmatrix.runner.pack_archive import Content, content_size
-from envmatrix.runner.pack_manifest import MANIFEST_FILE
+from envmatrix.runner.pack_archive import MANIFEST_FILE, Content, content_size
 from envmatrix.version import __version__
 
 CRATE_FILE = "ro-crate-metadata.json"

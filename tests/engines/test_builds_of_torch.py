@@ -22,7 +22,7 @@ from envmatrix.build.paths import BuildPaths
 from envmatrix.build.python import builds_of_torch
 from envmatrix.build.python.builds_of_torch import strangers
 from envmatrix.build.python.interpreters import inspect_interpreter
-from envmatrix.build.python.overlays import inspect_base_python
+from envmatrix.build.python.venvs import inspect_base_python
 from envmatrix.engines.docker import DockerEngine
 from envmatrix.engines.local import LocalEngine
 from envmatrix.plan.environment import Image

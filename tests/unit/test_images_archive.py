@@ -7,7 +7,7 @@ import tarfile
 import pytest
 
 from envmatrix.build.debian.suites import base_digest
-from envmatrix.build.images.archive import write_docker_archive
+from envmatrix.build.images.context import write_docker_archive
 
 
 @pytest.mark.parametrize(("machine", "named"), [("x86_64", "amd64"), ("aarch64", "arm64"), ("riscv64", "riscv64")])

@@ -16,8 +16,7 @@ from envmatrix.launchers.node_start import find_lines
 from envmatrix.launchers.pending_block import PendingBlock
 from envmatrix.launchers.slurm import export, partitions
 from envmatrix.launchers.slurm.client import Node, SlurmClient, nodes_host
-from envmatrix.launchers.slurm.launcher import SlurmLauncher
-from envmatrix.launchers.slurm.placement import nodes_of_block
+from envmatrix.launchers.slurm.launcher import SlurmLauncher, nodes_of_block
 from envmatrix.launchers.slurm.script import (
     BlockJob,
     directives,
