@@ -39,14 +39,8 @@ def find_failure_hints(workload: Workload, image: Image, said: str, folder: Path
     passed_names = (*workload.pass_env, *workload.env)
     names = [name for name in likely_needed_variables((), said, places=False) if name not in passed_names]
     variables = f"it did not get {', '.join(names)} from your shell: --pass-env {','.join(names)}" if names else ""
-    outside = outside_path_hint(workload, said) if by_links else ""
-    hints = (
-        missing_module_hint(image, said, folder),
-        start_hint(said, folder),
-        variables,
-        *system_hints(said),
-        outside,
-    )
+    hints = [missing_module_hint(image, said, folder), start_hint(said, folder), variables, *system_hints(said)]
+    hints += [outside_path_hint(workload, said)] if by_links else []
     return "; ".join(filter(None, hints))
 
 
