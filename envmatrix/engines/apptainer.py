@@ -78,9 +78,6 @@ try:
 except ImportError:
     pass
 """
-_LDCONFIG_CODE = (
-    "import subprocess; print(subprocess.run(['/sbin/ldconfig', '-p'], capture_output=True, text=True).stdout)"
-)
 
 
 @dataclass(frozen=True)
@@ -184,8 +181,7 @@ class ApptainerEngine(CgroupConfined, Engine):
                 build_sif(place / "image.sif", "image.def", scratch, options)
 
         digest, stamp = self._ensure_sif(sif, inputs.python, build)
-        loader = self._run_python(sif, inputs.python, _LDCONFIG_CODE)
-        names = frozenset(line.split()[0] for line in loader.splitlines()[1:] if " => " in line)
+        names = frozenset(json.loads(self._run_python(sif, inputs.python, records.LOADER)))
         packages = self._run_python(sif, inputs.python, PACKAGES)
         facts = {"files_digest": digest, "sif_from": "definition"}
         return records.built_image(self.places.cache, self.name, str(sif), inputs, packages, names, facts, stamp)

@@ -19,6 +19,13 @@ from envmatrix.engines.base import Prepared
 from envmatrix.plan.environment import Image, Library
 from envmatrix.system.architectures import this_architecture
 
+#: Program for the Python inside: prints the names that the image's loader finds by itself.
+LOADER = """
+import json, subprocess
+said = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True).stdout
+print(json.dumps(sorted({line.split()[0] for line in said.splitlines()[1:] if " => " in line})))
+"""
+
 
 def record_file(
     places: BuildPaths, engine: str, image: Image, libraries: tuple[Library, ...], *extra_inputs: object

@@ -1,8 +1,7 @@
-"""Prepare ready-made images: inspect what they contain, and mount missing libraries without changing them."""
+"""Prepare ready-made images: find, pull or load them, inspect what they contain, and mount missing libraries."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,8 +13,8 @@ from envmatrix.build.locks import Locks
 from envmatrix.build.paths import BuildPaths
 from envmatrix.build.python.interpreters import cached_python
 from envmatrix.engines.base import Prepared
-from envmatrix.engines.docker_client import DockerClient, ImageNotFound, docker_errors
-from envmatrix.engines.docker_images import output_inside, pull_reference
+from envmatrix.engines.docker_client import DockerClient, docker_errors
+from envmatrix.engines.docker_images import DockerImages, held_image_id, pull_reference
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.matrix.values import is_image_file
 from envmatrix.plan.environment import Image, Library
@@ -152,42 +151,30 @@ _LOADED_REPOSITORY = "envmatrix/loaded"
 
 
 def prepare_ready_docker_image(
-    client: DockerClient,
-    engine: str,
-    places: BuildPaths,
-    image: Image,
-    libraries: tuple[Library, ...],
-    progress: ProgressCallback,
+    images: DockerImages, engine: str, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback
 ) -> Prepared:
     """Find a ready-made image, and return it by its id."""
 
     def inside(argv: Sequence[str], mounted: Mapping[str, str]) -> str:
         with docker_errors(f"inspecting {image.ready}"):
-            return output_inside(client, places, image_id, argv, mounted, tmpfs=["/tmp"])  # noqa: S108
+            return images.output(image_id, argv, mounted, tmpfs=["/tmp"])  # noqa: S108
 
-    image_id = find_image_id(client, image, progress)
-    return prepare_ready_image(places, engine, image, libraries, (image_id, image_id), inside, progress)
+    image_id = ready_image_id(images.client, image, progress)
+    return prepare_ready_image(images.places, engine, image, libraries, (image_id, image_id), inside, progress)
 
 
-def find_image_id(client: DockerClient, image: Image, progress: ProgressCallback) -> str:
+def ready_image_id(client: DockerClient, image: Image, progress: ProgressCallback) -> str:
     """Return the id of a ready-made image; pull or load it if needed."""
     name = str(image.ready)
     with docker_errors(f"looking for image {name}"):
         if is_image_file(name):
             return _load_archive(client, image, progress)
         reference = pull_reference(name)
-        for candidate in (reference, *(() if _names_registry(reference) else (f"localhost/{reference}",))):
-            with contextlib.suppress(ImageNotFound):
-                return str(client.images.get(candidate).id)
+        if image_id := held_image_id(client, reference):
+            return image_id
         progress(f"pulling {reference}")
         client.images.pull(reference)
         return str(client.images.get(reference).id)
-
-
-def _names_registry(reference: str) -> bool:
-    """Return whether a reference names its registry: a host before the first / (distribution/reference)."""
-    host, slash, _ = reference.partition("/")
-    return bool(slash) and (host == "localhost" or "." in host or ":" in host)
 
 
 def _load_archive(client: DockerClient, image: Image, progress: ProgressCallback) -> str:
@@ -198,9 +185,8 @@ def _load_archive(client: DockerClient, image: Image, progress: ProgressCallback
             remedy="use `--engine apptainer` for it, or name the Docker image that it was built from",
         )
     tag = file_digest(file)[:24]
-    for candidate in (f"{_LOADED_REPOSITORY}:{tag}", f"localhost/{_LOADED_REPOSITORY}:{tag}"):
-        with contextlib.suppress(ImageNotFound):
-            return str(client.images.get(candidate).id)
+    if image_id := held_image_id(client, f"{_LOADED_REPOSITORY}:{tag}"):
+        return image_id
     progress(f"loading {file}")
     with disk_errors(file), file.open("rb") as archive:
         images = client.images.load(archive)
