@@ -15,7 +15,6 @@ from envmatrix.plan.environment import Environment, all_libraries, resolve_envir
 from envmatrix.results import Run, RunFolder, write_whole
 from envmatrix.results.run import SideOf
 from envmatrix.trials.images import (
-    ImageBuilder,
     Images,
     build_places,
     check_images_unchanged,
@@ -41,10 +40,6 @@ class Side:
     def source(self) -> Path:
         """The file to name in error messages."""
         return self.file or Path(self.matrix.path)
-
-    def image_builder(self, engine_names: tuple[str, ...], bench: Path) -> ImageBuilder:
-        """Return the builder of this side's images."""
-        return ImageBuilder.open(engine_names, all_libraries(self.matrix), Path(self.matrix.path), bench)
 
     def of_run(self) -> SideOf:
         """Return this side's entry in run.json."""
