@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import yaml
+
 from envmatrix.build.cache import Cache, disk_errors, json_digest
 from envmatrix.build.debian.packages import Apt, unpack_deb
 from envmatrix.build.lockfile import PinnedPackage
@@ -31,17 +33,7 @@ _FOLDERS = (
     "/usr/lib",
     "/opt/intel/oneapi/compiler/latest/lib",
 )
-#: Prefix of a library's file name -> package for apt, dnf and conda.
-_PACKAGES = {
-    "libjemalloc": ("libjemalloc2", "jemalloc", "jemalloc"),
-    "libtcmalloc_minimal": ("libtcmalloc-minimal4", "gperftools-libs", "gperftools"),
-    "libtcmalloc": ("libgoogle-perftools4", "gperftools-libs", "gperftools"),
-    "libmimalloc": ("libmimalloc2.0", "mimalloc", "mimalloc"),
-    "libomp": ("libomp5", "libomp", "llvm-openmp"),
-    "libiomp5": ("libomp5", "intel-oneapi-openmp", "intel-openmp"),
-    "libatomic": ("libatomic1", "libatomic", "libgcc-ng"),
-    "libnuma": ("libnuma1", "numactl-libs", "numactl"),
-}
+_PACKAGES = Path(__file__).with_suffix(".yaml")
 
 
 def loader_cache() -> dict[str, str]:
@@ -82,15 +74,14 @@ def find_system_library(file: str) -> Path | None:
 def install_hints(library: Library) -> str:
     """Return commands that install a library with apt, dnf and conda."""
     stems = [file.split(".so")[0] for file in library.files]
-    table = [packages for start, packages in _PACKAGES.items() if any(stem.startswith(start) for stem in stems)]
-    apt = [alternatives.split("|")[0].strip() for alternatives in library.apt] or [row[0] for row in table]
-    dnf, conda = [row[1] for row in table], [row[2] for row in table]
-    lines = [
-        f"apt-get install {' '.join(dict.fromkeys(apt))}" if apt else "",
-        f"dnf install {' '.join(dict.fromkeys(dnf))}" if dnf else "",
-        f"conda install -c conda-forge {' '.join(dict.fromkeys(conda))}" if conda else "",
-    ]
-    return "install it: " + " | ".join(line for line in lines if line) if any(lines) else "install it manually"
+    known = yaml.safe_load(_PACKAGES.read_text(encoding="utf-8"))
+    table = [packages for start, packages in known.items() if any(stem.startswith(start) for stem in stems)]
+    names = {tool: [packages[tool] for packages in table] for tool in ("apt", "dnf", "conda")}
+    if library.apt:
+        names["apt"] = [alternatives.split("|")[0].strip() for alternatives in library.apt]
+    commands = {"apt": "apt-get install", "dnf": "dnf install", "conda": "conda install -c conda-forge"}
+    lines = [f"{commands[tool]} {' '.join(dict.fromkeys(packages))}" for tool, packages in names.items() if packages]
+    return f"install it: {' | '.join(lines)}" if lines else "install it manually"
 
 
 @dataclass(frozen=True)

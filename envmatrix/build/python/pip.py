@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
 from packaging.utils import canonicalize_name
 
 from envmatrix.build.cache import Cache, json_digest, tool_error
@@ -40,28 +41,7 @@ _PIP_ELSEWHERE = (
     "runpy.run_module('pip', run_name='__main__')"
 )
 
-#: Remedies by pip's error message; the first match is used.
-_REMEDIES = (
-    (
-        r"ResolutionImpossible|conflicting dependencies",
-        "relax or remove one of the versions: these requirements, or what they need, contradict one another, or one of "
-        "them has no wheel for this Python and machine",
-    ),
-    (
-        r"Connection|connection|name resolution|ProxyError|SSLError|timed out|HTTP error|Retrying",
-        "check the network, the proxy and `pip config list` (index-url, find-links)",
-    ),
-    (r"Invalid requirement|InvalidRequirement", "write it as pip does, such as `numpy==2.1`"),
-    (
-        r"require a different python version|Requires-Python|not in '",
-        "choose a version that supports this Python, or another Python for the image (`python:`)",
-    ),
-    (
-        r"No matching distribution found|Could not find a version",
-        "check the name and the version: `pip index versions NAME`. It needs a wheel for this Python and "
-        "machine; if another index has it, set `index:`",
-    ),
-)
+_REMEDIES = Path(__file__).with_suffix(".yaml")
 _DEFAULT_REMEDY = "check the network, the proxy, `pip config list` (index-url, find-links) and the requested versions"
 
 
@@ -210,9 +190,10 @@ def _failure(task: str, result: Finished, request: ResolveRequest, unreachable: 
     error_lines = [line for line in result.stderr.splitlines() if line.startswith("ERROR")]
     cause = "\n".join(error_lines[-3:]) or result.last_words(3) or str(result.exit)
     message = f"pip could not {task} {', '.join(request.requirements)}{unreachable_note}:\n{cause}"
-    remedy = next((remedy_text for pattern, remedy_text in _REMEDIES if re.search(pattern, result.stderr)), None)
-    if remedy is None or (unreachable and remedy != _REMEDIES[0][1]):
-        remedy = _DEFAULT_REMEDY
+    known = yaml.safe_load(_REMEDIES.read_text(encoding="utf-8"))
+    remedies = [entry["remedy"] for entry in known if re.search(entry["message"], result.stderr)]
+    is_conflict = remedies[:1] == [known[0]["remedy"]]
+    remedy = remedies[0] if remedies and (is_conflict or not unreachable) else _DEFAULT_REMEDY
     place = Path(os.environ.get("TMPDIR", "/tmp"))  # noqa: S108 - where pip itself unpacks
     return tool_error(result.stderr + result.stdout, place, message, remedy)
 
