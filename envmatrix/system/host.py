@@ -170,7 +170,8 @@ def _field(text: str, name: str) -> str:
     return next((value.strip() for key, _, value in lines if key.strip() == name), "")
 
 
-def _os_release() -> Mapping[str, str]:
+def os_release() -> Mapping[str, str]:
+    """Return the facts about this machine's distribution (os-release(5)); {} if it has none."""
     try:
         return platform.freedesktop_os_release()
     except OSError:
@@ -193,7 +194,7 @@ def this_host(root: Path = Path("/"), processor: ModuleType | None = None) -> Ho
         name=socket.gethostname(),
         kernel=platform.release(),
         machine=platform.machine(),
-        distribution=_os_release().get("PRETTY_NAME") or None,
+        distribution=os_release().get("PRETTY_NAME") or None,
         cpu_model=processor.model(cpuinfo) or platform.processor() or None,
         cpus=cpus,
         physical_cpus=_one_per_core(cpus, root),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envmatrix.build.cache import disk_errors, file_digest, json_digest
-from envmatrix.build.debian.suites import PYTHONS, Suite, base_digest, dpkg_status, suite_for_python
+from envmatrix.build.debian.suites import PYTHONS, Suite, dpkg_status, suite_for_python
 from envmatrix.build.images.definitions import LIBRARIES, VENV, recipe_digest
 from envmatrix.build.libraries import LibraryBuilder, LibraryFolders, fetch_packages
 from envmatrix.build.lockfile import PinnedPackage, Section
@@ -212,6 +212,6 @@ def bootstrapped_base(image: Image, places: BuildPaths, progress: ProgressCallba
     """Return a base made by mmdebstrap (bit-identical on all machines with the same mirror), and its tar."""
     suite = Suite(container_suite(image), places.cache)
     tar = suite.bootstrap(progress)
-    digest = base_digest(tar)
+    digest = f"sha256:{file_digest(tar)}"
     reference = f"envmatrix/base:{suite.name}-{digest[7:19]}"
     return BaseImage(suite.name, reference, digest, dpkg_status(tar), f"debian {suite.name} by mmdebstrap"), tar
