@@ -113,25 +113,13 @@ def exec_argv(job: Job, program: str, whose: Sequence[str], marker: Path | None 
         raise EngineError(f"Apptainer cannot mount a folder with a colon or comma in its path: {bad_mount}")
     variables = {**job.prepared.variables, **job.env, **gpu_variables(job), **preload_variable(job.preload)}
     return [
-        program,
-        "--silent",
-        "exec",
-        *whose,
-        "--containall",
-        "--cleanenv",
-        "--no-home",
+        program, "--silent", "exec", *whose, "--containall", "--cleanenv", "--no-home",
         *(_GPU_OPTIONS[gpu_maker(job.prepared.facts)] if job.limits.gpus else ()),
-        "--no-privs",
-        *(() if job.limits.network else ("--net", "--network", "none")),
-        "--pwd",
-        str(job.mounts.start or WORK),
-        *(word for mount in mounts for word in ("--bind", mount)),
+        "--no-privs", *(() if job.limits.network else ("--net", "--network", "none")),
+        "--pwd", str(job.mounts.start or WORK), *(word for mount in mounts for word in ("--bind", mount)),
         job.prepared.reference,
-        "/usr/bin/env",
-        "-i",
-        *(f"{name}={value}" for name, value in variables.items()),
-        *job.argv,
-    ]
+        "/usr/bin/env", "-i", *(f"{name}={value}" for name, value in variables.items()), *job.argv,
+    ]  # fmt: skip
 
 
 def gpu_variables(job: Job) -> dict[str, str]:

@@ -44,41 +44,34 @@ def reads_program_from_input(words: tuple[str, ...]) -> bool:
 
 def check_command_line(words: tuple[str, ...]) -> None:
     """Raise InputError for a command line whose work would not be done in the trials, or only in the first one."""
-    name = Path(words[0]).name
-    if not words[0].strip():
-        raise InputError("the program after `--` is an empty word", remedy="is a variable of your shell not set?")
+    if refusal := _refusal(words):
+        raise InputError(refusal[0], remedy=refusal[1])
+
+
+def _refusal(words: tuple[str, ...]) -> tuple[str, str] | None:
+    """Return why a command line is refused, and what to type; None if it is not."""
+    program, name, folder = words[0], Path(words[0]).name, str(Path.cwd())
+    if not program.strip():
+        return "the program after `--` is an empty word", "is a variable of your shell not set?"
     if reads_program_from_input(words):
-        raise InputError(
-            f"{' '.join(words)} reads a program from standard input, which is empty in a trial",
-            remedy=f"write the program into a file and name it: -- {words[0]} FILE",
-        )
-    if _UNPRINTABLE.search(str(Path.cwd())):
-        raise InputError(
-            f"the name of the folder {str(Path.cwd())!r} has a newline or bytes that are not UTF-8",
-            remedy="rename it, or copy your program to another folder",
-        )
-    odd_word = next(filter(_UNPRINTABLE.search, words), None)
-    if odd_word:
-        raise InputError(
-            f"{odd_word!r} has a newline or another character that engines pass differently",
-            remedy=f"write it into a file without such characters in its name, and name that: -- {words[0]} FILE",
-        )
-    pipe = next(filter(_SHELL_PIPE.match, words), None)
-    if pipe:
-        raise InputError(
-            f"{pipe} is a pipe of your shell, which can be read only once: a program runs several times",
-            remedy="write its content into a file and name that; or quote the whole line: -- bash -c 'LINE'",
-        )
+        reason = f"{' '.join(words)} reads a program from standard input, which is empty in a trial"
+        return reason, f"write the program into a file and name it: -- {program} FILE"
+    if _UNPRINTABLE.search(folder):
+        reason = f"the name of the folder {folder!r} has a newline or bytes that are not UTF-8"
+        return reason, "rename it, or copy your program to another folder"
+    if odd_word := next(filter(_UNPRINTABLE.search, words), None):
+        reason = f"{odd_word!r} has a newline or another character that engines pass differently"
+        return reason, f"write it into a file without such characters in its name, and name that: -- {program} FILE"
+    if pipe := next(filter(_SHELL_PIPE.match, words), None):
+        reason = f"{pipe} is a pipe of your shell, which can be read only once: a program runs several times"
+        return reason, "write its content into a file and name that; or quote the whole line: -- bash -c 'LINE'"
     if name in _OTHER_USERS:
-        raise InputError(
-            f"{name} removes the variables and libraries of an environment",
-            remedy=f"leave it out here, and write it first: {name} envmatrix bench -- PROGRAM",
-        )
+        reason = f"{name} removes the variables and libraries of an environment"
+        return reason, f"leave it out here, and write it first: {name} envmatrix bench -- PROGRAM"
     if name in _JOB_STARTERS:
-        raise InputError(
-            f"{name} starts its program outside the trial, where nothing is set or verified",
-            remedy=f"leave it out, and let envmatrix do that: {_JOB_STARTERS[name]} -- PROGRAM",
-        )
+        reason = f"{name} starts its program outside the trial, where nothing is set or verified"
+        return reason, f"leave it out, and let envmatrix do that: {_JOB_STARTERS[name]} -- PROGRAM"
+    return None
 
 
 def missing_program_error(words: tuple[str, ...]) -> InputError:
