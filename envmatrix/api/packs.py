@@ -26,11 +26,11 @@ from envmatrix.runner.pack_contents import (
     file_listing_contents,
     image_contents,
     image_files,
+    library_contents,
     make_manifest,
     sbom_contents,
 )
 from envmatrix.runner.pack_crate import CRATE_FILE, make_crate
-from envmatrix.runner.pack_libraries import library_contents
 from envmatrix.runner.pack_programs import DEFAULT_MAX_BYTES, collect_programs, not_packed_texts
 from envmatrix.runner.pack_rerun import OpenedPack, begin_packed_run, built_image_digests, is_run_of_pack, open_pack
 from envmatrix.runner.reproduction import Reproduction, compare_reproduction

@@ -1,4 +1,8 @@
-"""Build library folders: the shared libraries to preload, each in its own folder."""
+"""Build library folders: the shared libraries to preload, each in its own folder.
+
+They come from wheels, from Debian packages, or are installed on this machine; missing ones are named with commands that
+install them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Checks of installed software: Slurm, CUDA, XLA, modules, Apptainer, Enroot and the local engine."""
+"""Findings of ``envmatrix doctor``, and its checks of installed software.
+
+These are Slurm, CUDA, XLA, modules, Apptainer, Enroot and the local engine.
+"""
 
 from __future__ import annotations
 

@@ -20,9 +20,8 @@ from envmatrix.results import Reading, RunFolder, Trial
 from envmatrix.results.elapsed import ElapsedTime
 from envmatrix.results.plan_check import RejectedLine
 from envmatrix.runner.budget_check import FirstBlockCheck
-from envmatrix.runner.continuations import Continuations
 from envmatrix.runner.running_estimate import RunningEstimate
-from envmatrix.runner.steady_state_runs import SteadyStateRuns
+from envmatrix.runner.steady_state_runs import Continuations, SteadyStateRuns
 from envmatrix.stats.stopping.racing import Race
 from envmatrix.system.machine_lock import alone_on_machine
 from envmatrix.system.progress import ProgressCallback

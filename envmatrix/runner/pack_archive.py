@@ -1,4 +1,7 @@
-"""Write and unpack the archive of a pack: reproducible bytes, and every file checked against the manifest."""
+"""The archive of a pack and its manifest, which lists every file with its size and sha256.
+
+The bytes are reproducible. Every unpacked file is checked against the manifest; files that it does not list are refused.
+"""
 
 from __future__ import annotations
 

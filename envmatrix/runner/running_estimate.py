@@ -1,4 +1,8 @@
-"""The running estimate after each block, cheap enough to be computed after every one."""
+"""The running estimate after each block, cheap enough to be computed after every one.
+
+Before a verdict is possible it says which arms are clearly behind; then who is ahead, and the block at which each
+undecided interval will be narrow enough.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collect the build context of an image: all its files, fetched and verified on the host."""
+"""Collect the build context of an image: all its files, fetched and verified on the host, as files or as archives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Build venvs offline from the wheelhouse; venvs on one disk share files by hard links."""
+"""Build venvs offline from the wheelhouse; venvs on one disk share files by hard links.
+
+An overlay venv has extra packages on top of an existing Python, whose own packages stay visible.
+"""
 
 from __future__ import annotations
 
