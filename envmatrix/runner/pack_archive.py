@@ -1,6 +1,6 @@
 """The archive of a pack and its manifest, which lists every file with its size and sha256.
 
-The bytes are reproducible. Every unpacked file is checked against the manifest; files that it does not list are refused.
+The bytes are reproducible. Every unpacked file is checked against the manifest; files it does not list are refused.
 """
 
 from __future__ import annotations
