@@ -12,6 +12,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -134,22 +135,17 @@ class Cache:
             finally:
                 remove_tree(temporary)
 
-    @contextlib.contextmanager
-    def scratch(self, name: str) -> Iterator[Path]:
-        """Yield a temporary folder inside the cache, so that a rename out of it works; remove it afterwards."""
-        with self._temporary_folder(self.root / "scratch", f"{name}.") as path:
-            yield path
+    def scratch(self, name: str) -> AbstractContextManager[Path]:
+        """Make a temporary folder inside the cache, so that a rename out of it works; it is removed afterwards."""
+        return self._temporary_folder(self.root / "scratch", f"{name}.")
 
-    @contextlib.contextmanager
-    def quick_scratch(self, name: str, room: int) -> Iterator[Path]:
+    def quick_scratch(self, name: str, room: int) -> AbstractContextManager[Path]:
         """Like ``scratch``, but in memory if ``room`` (bytes) is at most half of the free memory there.
 
         An image has about 20,000 files; writing and reading them is several times faster there than on most disks.
         """
         prefix = f"envmatrix-{os.getuid()}-{json_digest(str(self.root.resolve()))[:12]}."
-        memory = fits_in_memory(room)
-        with self._temporary_folder(MEMORY_FOLDER, prefix) if memory else self.scratch(name) as path:
-            yield path
+        return self._temporary_folder(MEMORY_FOLDER, prefix) if fits_in_memory(room) else self.scratch(name)
 
     @contextlib.contextmanager
     def _temporary_folder(self, folder: Path, prefix: str) -> Iterator[Path]:
