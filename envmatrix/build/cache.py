@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from envmatrix.block.memory import free_memory
 from envmatrix.errors import EngineError, Where
 from envmatrix.system.atomic_files import whole_file
 from envmatrix.system.regular_files import open_regular
@@ -176,13 +177,11 @@ class Cache:
 def fits_in_memory(room: int) -> bool:
     """Return whether ``room`` bytes are at most half of the free memory for files (tmpfs(5))."""
     try:
-        file_system = os.statvfs(MEMORY_FOLDER)
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        available_bytes = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration, ValueError):
+        file_system, free_bytes = os.statvfs(MEMORY_FOLDER), free_memory()
+    except (OSError, ValueError):
         return False
     usable = os.access(MEMORY_FOLDER, os.W_OK) and not file_system.f_flag & os.ST_NOEXEC
-    return usable and 2 * room <= min(available_bytes, file_system.f_bavail * file_system.f_frsize)
+    return usable and 2 * room <= min(free_bytes, file_system.f_bavail * file_system.f_frsize)
 
 
 def _new_folder(parent: Path, prefix: str) -> Path:

@@ -45,7 +45,7 @@ class Host:
     @property
     def memory_nodes(self) -> tuple[int, ...]:
         """The memory nodes that this process may use; empty if unknown, as for a cluster node."""
-        allowed = _field(_read(Path("/proc/self/status")), "Mems_allowed_list") if self.kernel is not None else ""
+        allowed = status_field("Mems_allowed_list") if self.kernel is not None else ""
         return parse_cpus(allowed) if allowed else ()
 
     def node_facts(self, cpus: Iterable[int]) -> dict[str, str]:
@@ -165,9 +165,10 @@ def _one_per_core(cpus: Iterable[int], root: Path) -> tuple[int, ...]:
     return tuple(first_cpus)
 
 
-def _field(text: str, name: str) -> str:
-    lines = (line.partition(":") for line in text.splitlines())
-    return next((value.strip() for key, _, value in lines if key.strip() == name), "")
+def status_field(name: str) -> str:
+    """Return a value of this process's /proc/self/status (proc_pid_status(5)); '' if it is not there."""
+    lines = (line.partition(":") for line in _read(Path("/proc/self/status")).splitlines())
+    return next((value.strip() for key, _, value in lines if key == name), "")
 
 
 def os_release() -> Mapping[str, str]:
