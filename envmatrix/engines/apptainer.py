@@ -29,7 +29,6 @@ from envmatrix.build.images.context import (
 from envmatrix.build.images.definitions import APPTAINER, MOUNT_FOLDER, image_definition, named_definition
 from envmatrix.build.images.file_listing import ENGINE_PATHS, listing_argv, store_listing
 from envmatrix.build.images.labels import publisher_labels
-from envmatrix.build.images.sbom import PACKAGES
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines import build_record as records
 from envmatrix.engines.apptainer_command import (
@@ -181,10 +180,10 @@ class ApptainerEngine(CgroupConfined, Engine):
                 build_sif(place / "image.sif", "image.def", scratch, options)
 
         digest, stamp = self._ensure_sif(sif, inputs.python, build)
-        names = frozenset(json.loads(self._run_python(sif, inputs.python, records.LOADER)))
-        packages = self._run_python(sif, inputs.python, PACKAGES)
         facts = {"files_digest": digest, "sif_from": "definition"}
-        return records.built_image(self.places.cache, self.name, str(sif), inputs, packages, names, facts, stamp)
+        return records.built_image(
+            self.places.cache, self.name, str(sif), inputs, lambda argv: output_in_sif(sif, argv), facts, stamp
+        )
 
     def bill_file(self, prepared: Prepared) -> Path:
         """Return the path of the image's CycloneDX bill of materials."""
@@ -210,7 +209,8 @@ class ApptainerEngine(CgroupConfined, Engine):
             prepared = self._from_docker(docker, current, progress)
         else:
             prepared = self.prepare(environment.image, libraries, progress)
-        bench_inside = self._run_python(Path(prepared.reference), prepared.python, _BENCH_DIGEST_CODE).strip()
+        inside_argv = [prepared.python, "-I", "-c", _BENCH_DIGEST_CODE]
+        bench_inside = output_in_sif(Path(prepared.reference), inside_argv).strip()
         if bench_inside and bench_inside != bench_digest(self.places):
             progress(f"{target.name} contains an older bench/ than this checkout; its record has the versions")
         progress(f"building {target} on the SIF of {prepared.image}")
@@ -230,9 +230,6 @@ class ApptainerEngine(CgroupConfined, Engine):
         records.write_named_bill(self.places.cache, prepared, bill, target.name, f"sha256:{file_digest(target)}")
         options = "--userns " if lacks_privilege() or needs_namespace() else ""
         return NamedImage(str(target), f"apptainer run {options}{'--nv ' if environment.for_cuda else ''}{target}")
-
-    def _run_python(self, sif: Path, python: str, code: str) -> str:
-        return output_in_sif(sif, [python, "-I", "-c", code]).strip()
 
     def holds(self, prepared: Prepared) -> bool:
         """Return whether the SIF exists and is unchanged."""

@@ -21,7 +21,7 @@ from envmatrix.block.process import Exit, cleanup_watcher
 from envmatrix.build.cache import disk_errors
 from envmatrix.build.images.context import BaseImage, bench_digest
 from envmatrix.build.images.definitions import USER
-from envmatrix.build.images.file_listing import store_listing
+from envmatrix.build.images.file_listing import ENGINE_PATHS, listing_argv, store_listing
 from envmatrix.build.images.labels import publisher_labels
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines import build_record as records
@@ -114,9 +114,11 @@ class DockerEngine(Engine):
             return last_prepared
         tag, inputs = images.build(image, libraries, progress, fresh=fresh)
         attributes = client.images.get(tag).attrs
-        loader, packages, listing = images.inspect(tag, inputs.python)
+        listing = images.output(tag, listing_argv(inputs.python, "/", ENGINE_PATHS))
         facts = {**container_facts(attributes), "files_digest": store_listing(self.places.cache, listing)}
-        prepared = records.built_image(self.places.cache, self.name, tag, inputs, packages, loader, facts)
+        prepared = records.built_image(
+            self.places.cache, self.name, tag, inputs, lambda argv: images.output(tag, argv), facts
+        )
         self.places.cache.write(build_record, json.dumps(records.prepared_fields(prepared)))
         return prepared
 

@@ -24,11 +24,8 @@ from envmatrix.build.images.context import (
     write_context,
 )
 from envmatrix.build.images.definitions import DOCKER, STAGE_LABEL, USER, image_definition, named_definition
-from envmatrix.build.images.file_listing import ENGINE_PATHS, listing_argv
 from envmatrix.build.images.labels import TITLE, image_title, named_labels
-from envmatrix.build.images.sbom import PACKAGES
 from envmatrix.build.paths import BuildPaths
-from envmatrix.engines.build_record import LOADER
 from envmatrix.engines.docker_client import APIError, DockerClient, ImageNotFound, NotFound, docker_errors, remove
 from envmatrix.errors import EngineError
 from envmatrix.plan.environment import Environment, Image, Library
@@ -95,12 +92,6 @@ class DockerImages:
             volumes=[f"{path}:{inside}:ro" for inside, path in (mounted or {}).items()],
         )
         return bytes(output).decode(errors="replace")
-
-    def inspect(self, tag: str, python: str) -> tuple[frozenset[str], str, str]:
-        """Return the names that an image's loader finds, its packages, and the listing of its files."""
-        loader = json.loads(self.output(tag, [python, "-I", "-c", LOADER]))
-        packages = self.output(tag, [python, "-I", "-c", PACKAGES])
-        return frozenset(loader), packages, self.output(tag, listing_argv(python, "/", ENGINE_PATHS))
 
     def base(self, image: Image, progress: ProgressCallback) -> BaseImage:
         """Return the base: matrix.yaml's, the pinned official image, or one made with mmdebstrap."""
