@@ -52,15 +52,12 @@ def fetch_wheels(
         return wheels
     check_python(image, python)
     source_files = house.fill(sources, python, image.index, progress, tuple(builds))
-    pins, files, facts = zip(
-        *(
-            _Build(cache, builds[pin.name], pin, file, python, wheels).wheel(progress)
-            for pin, file in zip(sources, source_files, strict=True)
-        ),
-        strict=True,
-    )
-    built_facts = {f"built {pin.name}": fact for pin, fact in zip(pins, facts, strict=True)}
-    return EnvironmentWheels((*wheels.pins, *pins), (*wheels.files, *files), built_facts)
+    pins, files, facts = wheels.pins, wheels.files, dict(wheels.facts)
+    for source, archive in zip(sources, source_files, strict=True):
+        build = _Build(cache, builds[source.name], source, archive, python, wheels)
+        pin, file, facts[f"built {source.name}"] = build.wheel(progress)
+        pins, files = (*pins, pin), (*files, file)
+    return EnvironmentWheels(pins, files, facts)
 
 
 def check_python(image: Image, python: Python) -> None:
