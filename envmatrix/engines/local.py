@@ -113,23 +113,18 @@ class LocalEngine(CgroupConfined, Engine):
         return replace(prepared, facts=facts, variables=loaded.variables)
 
     def _build(
-        self,
-        image: Image,
-        libraries: tuple[Library, ...],
-        python: Python,
-        progress: ProgressCallback,
+        self, image: Image, libraries: tuple[Library, ...], python: Python, progress: ProgressCallback,
         variables: Mapping[str, str] | None = None,
-    ) -> Prepared:
-        cache = self.places.cache
-        locks = Locks(self.places.locks, cache, progress)
+    ) -> Prepared:  # fmt: skip
+        locks = Locks(self.places.locks, self.places.cache, progress)
         without = ""
         if image.on_host:
-            reference, program, facts = self._given_python(image, python, locks, progress)
+            reference, program, facts = self._given_python(image, python, locks)
             torch, without = self._find_torch(program, image, facts, variables)
             facts = {**facts, **torch}
         else:
-            reference, program, facts = self._locked_venv(image, python, locks, progress)
-        host = python if not image.on_host else cached_python(cache, None)
+            reference, program, facts = self._locked_venv(image, python, locks)
+        host = python if not image.on_host else cached_python(locks.cache, None)
         folders: LibraryFolders = LibraryBuilder(locks, host).build(libraries, image)
         facts = {**facts, "python": python.version, **folders.facts}
         return Prepared(
@@ -152,9 +147,7 @@ class LocalEngine(CgroupConfined, Engine):
             self.places.cache.write(file, json.dumps(torch))
         return torch, without
 
-    def _given_python(
-        self, image: Image, python: Python, locks: Locks, progress: ProgressCallback
-    ) -> tuple[str, str, dict[str, str]]:
+    def _given_python(self, image: Image, python: Python, locks: Locks) -> tuple[str, str, dict[str, str]]:
         """Return an existing Python, or a venv over it with its missing requirements."""
         if image.modules:
             return python.path, python.path, {}
@@ -162,29 +155,18 @@ class LocalEngine(CgroupConfined, Engine):
         had = {f"package conda:{name}": version for name, version in base.conda}
         if not image.requirements:
             return python.path, python.path, {"over_packages": base.digest, **had}
-        wheels, facts = self._fetch_locked(image, python, locks.overlay_lock(image, python, base), progress)
-        folder = build_overlay(self.places.cache, python, base, wheels, progress)
+        wheels, facts = _fetch_locked(image, python, locks.overlay_lock(image, python, base), locks)
+        folder = build_overlay(locks.cache, python, base, wheels, locks.progress)
         facts = {"over": python.path, "over_packages": base.digest, **had, **facts}
         return str(folder), str(folder / "bin" / "python"), facts
 
-    def _locked_venv(
-        self, image: Image, python: Python, locks: Locks, progress: ProgressCallback
-    ) -> tuple[str, str, dict[str, str]]:
-        wheels, facts = self._fetch_locked(image, python, locks.image_lock(image, python), progress)
-        folder = build_venv(self.places.cache, python, wheels, progress)
+    def _locked_venv(self, image: Image, python: Python, locks: Locks) -> tuple[str, str, dict[str, str]]:
+        wheels, facts = _fetch_locked(image, python, locks.image_lock(image, python), locks)
+        folder = build_venv(locks.cache, python, wheels, locks.progress)
         program = str(folder / "bin" / "python")
         listing = run(listing_argv(program, str(site_packages(folder))), limit_s=_LISTING_S).stdout
         files_digest = store_listing(self.places.cache, listing)
         return str(folder), program, {**facts, "files_digest": files_digest, **wheels.facts}
-
-    def _fetch_locked(
-        self, image: Image, python: Python, section: Section, progress: ProgressCallback
-    ) -> tuple[EnvironmentWheels, dict[str, str]]:
-        """Return the wheels of a lock and the facts about it."""
-        check_uv(self.places.cache, section.packages)
-        wheels = fetch_wheels(self.places.cache, image, section, python, progress)
-        packages = {f"package {pin.name}": pin.version for pin in section.packages}
-        return wheels, {"lock": section.lock.name, "lock_digest": section.digest, **packages}
 
     def inside(self, mounts: Mounts) -> Mapping[str, str]:
         """Return host paths: a local process sees all files."""
@@ -254,6 +236,16 @@ def guarded_job(
             yield running
 
 
+def _fetch_locked(
+    image: Image, python: Python, section: Section, locks: Locks
+) -> tuple[EnvironmentWheels, dict[str, str]]:
+    """Return the wheels of a lock and the facts about it."""
+    check_uv(locks.cache, section.packages)
+    wheels = fetch_wheels(locks.cache, image, section, python, locks.progress)
+    packages = {f"package {pin.name}": pin.version for pin in section.packages}
+    return wheels, {"lock": section.lock.name, "lock_digest": section.digest, **packages}
+
+
 def _variables(job: Job) -> dict[str, str]:
     variables = modules.merge_module_variables(job.prepared.variables, job.env)
     driver = "" if "libcuda.so.1" in (job.prepared.loader or ()) else driver_search_path()
@@ -294,10 +286,10 @@ def _import_torch(python: str, image: Image, variables: Mapping[str, str]) -> tu
         version, file = parse_last_json(result.stdout)
     except ValueError:
         if "libcuda" in result.stderr and not has_gpu():
-            reason = f"{subject} ({python}) has a PyTorch for CUDA, and this machine has no GPU"
+            reason = "has a PyTorch for CUDA, and this machine has no GPU"
             remedy = "use a machine with a GPU (/dev/nvidia0), or an interpreter with a PyTorch for the CPU"
-            return {}, f"{reason}\n  -> {remedy}"
-        reason = f"{subject} ({python}) cannot import torch: {result.last_words(1)}"
-        remedy = f"install PyTorch for it (`{python} -m pip install torch`), or name another interpreter"
-        return {}, f"{reason}\n  -> {remedy}"
+        else:
+            reason = f"cannot import torch: {result.last_words(1)}"
+            remedy = f"install PyTorch for it (`{python} -m pip install torch`), or name another interpreter"
+        return {}, f"{subject} ({python}) {reason}\n  -> {remedy}"
     return {"torch": version, "torch_file": file}, ""
