@@ -115,8 +115,7 @@ class DockerImages:
             try:
                 image = self.client.images.get(reference)
             except ImageNotFound:
-                self.client.images.pull(pull_reference(reference))
-                image = self.client.images.get(reference)
+                image = self.client.images.pull(reference)
             return BaseImage(suite, reference, str(image.id), self._dpkg_status(reference), reference)
 
     def _dpkg_status(self, reference: str) -> str:
@@ -198,16 +197,9 @@ class DockerImages:
         with docker_errors(f"looking for {parent}"):
             dockerfile_text = named_definition(DOCKER, environment, self._image_id(parent), publisher)
         progress(f"building {tag} on {parent}: only metadata changes")
-        archive = io.BytesIO()
-        with tarfile.open(fileobj=archive, mode="w") as tar:
-            member = tarfile.TarInfo("Dockerfile")
-            member.size = len(dockerfile_text.encode())
-            tar.addfile(member, io.BytesIO(dockerfile_text.encode()))
-        archive.seek(0)
         with docker_errors(f"building {tag}"), self.places.cache.exclusive_lock(tag):
-            self.client.images.build(
-                fileobj=archive, custom_context=True, tag=tag, rm=True, forcerm=True, network_mode="none"
-            )
+            dockerfile = io.BytesIO(dockerfile_text.encode())
+            self.client.images.build(fileobj=dockerfile, tag=tag, rm=True, forcerm=True, network_mode="none")
             self._remove_untagged(TITLE, named_labels(environment)[TITLE])
         return tag
 

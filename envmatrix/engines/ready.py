@@ -173,8 +173,7 @@ def ready_image_id(client: DockerClient, image: Image, progress: ProgressCallbac
         if image_id := held_image_id(client, reference):
             return image_id
         progress(f"pulling {reference}")
-        client.images.pull(reference)
-        return str(client.images.get(reference).id)
+        return str(client.images.pull(reference).id)
 
 
 def _load_archive(client: DockerClient, image: Image, progress: ProgressCallback) -> str:
