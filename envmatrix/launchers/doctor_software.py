@@ -250,16 +250,13 @@ def apptainer(root: Path) -> Iterator[Finding]:
 
 
 def _namespace_problems(root: Path) -> Iterator[tuple[str, str]]:
-    for setting, disabling_value in (
-        ("/proc/sys/user/max_user_namespaces", "0"),
-        ("/proc/sys/user/max_mnt_namespaces", "0"),
-        ("/proc/sys/kernel/unprivileged_userns_clone", "0"),
-        ("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1"),
+    for kind, name, disabling_value, enabling_value in (
+        ("user", "user.max_user_namespaces", "0", "15000"),
+        ("mount", "user.max_mnt_namespaces", "0", "15000"),
+        ("user", "kernel.unprivileged_userns_clone", "0", "1"),
+        ("user", "kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
     ):
-        if read_system_file(setting, root) == disabling_value:
-            name = setting.removeprefix("/proc/sys/").replace("/", ".")
-            enabling_value = {"0": "15000" if "max" in name else "1", "1": "0"}[disabling_value]
-            kind = "mount" if "mnt" in name else "user"
+        if read_system_file(f"/proc/sys/{name.replace('.', '/')}", root) == disabling_value:
             yield f"no {kind} namespaces ({name} = {disabling_value})", f"sudo sysctl {name}={enabling_value}"
 
 
