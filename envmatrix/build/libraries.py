@@ -30,13 +30,7 @@ from envmatrix.system.process import run
 from envmatrix.system.progress import ProgressCallback
 
 _LDCONFIG_LINE = re.compile(r"^\s+(\S+) \(([^)]*)\) => (\S+)$", re.MULTILINE)
-_FOLDERS = (
-    "/usr/lib64",
-    "/usr/local/lib",
-    "/usr/local/lib64",
-    "/usr/lib",
-    "/opt/intel/oneapi/compiler/latest/lib",
-)
+_FOLDERS = ("/usr/lib64", "/usr/local/lib", "/usr/local/lib64", "/usr/lib", "/opt/intel/oneapi/compiler/latest/lib")
 _PACKAGES = Path(__file__).with_suffix(".yaml")
 
 

@@ -11,12 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envmatrix.build.cache import (
-    disk_errors,
-    file_digest,
-    file_stamp,
-    has_stamp,
-)
+from envmatrix.build.cache import disk_errors, file_digest, file_stamp, has_stamp
 from envmatrix.build.images.context import (
     BaseImage,
     bench_digest,

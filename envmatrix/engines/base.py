@@ -273,8 +273,7 @@ def check_quota(engine: Engine, environment: Environment) -> None:
     if reason:
         why, _, remedy = reason.partition("\n  -> ")
         raise SkipEnvironmentError(
-            f"`cpu_quota` is not available with engine {engine.name}: {why}",
-            remedy=remedy or "use `--engine docker`",
+            f"`cpu_quota` is not available with engine {engine.name}: {why}", remedy=remedy or "use `--engine docker`"
         )
 
 

@@ -26,15 +26,7 @@ from envmatrix.build.images.labels import publisher_labels
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines import build_record as records
 from envmatrix.engines.base import QUOTA_PERIOD_US, WORK, Engine, Job, NamedImage, Prepared, log_of, quota_us
-from envmatrix.engines.docker_client import (
-    APIError,
-    DockerClient,
-    connect,
-    docker_errors,
-    is_rootless,
-    remove,
-    why_not,
-)
+from envmatrix.engines.docker_client import APIError, DockerClient, connect, docker_errors, is_rootless, remove, why_not
 from envmatrix.engines.docker_images import CACHE_LABEL, RUN_LABEL, DockerImages, container_facts, held_image_id
 from envmatrix.engines.docker_running import RunningContainer, container_exit, count_pauses, running_container
 from envmatrix.engines.gpu_devices import NVIDIA, gpu_maker, gpu_options, visible_gpus

@@ -28,13 +28,7 @@ from envmatrix.build.python.venvs import build_overlay, build_venv, inspect_base
 from envmatrix.build.python.wheelhouse import EnvironmentWheels
 from envmatrix.engines import build_record as records
 from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, Prepared, log_of
-from envmatrix.engines.confinement import (
-    CgroupConfined,
-    Confinement,
-    cgroup_name,
-    plain_place,
-    prepare_confinement,
-)
+from envmatrix.engines.confinement import CgroupConfined, Confinement, cgroup_name, plain_place, prepare_confinement
 from envmatrix.errors import EngineError, EnvmatrixError, SkipEnvironmentError
 from envmatrix.plan.environment import Image, Library
 from envmatrix.plan.export_lines import posix_quote

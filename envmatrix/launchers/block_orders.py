@@ -23,14 +23,7 @@ from envmatrix.system.shared_files import read_with_retry
 from envmatrix.trials.batches import TrialGrouper
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.interleave import cpus_of
-from envmatrix.trials.trial import (
-    REPEATS,
-    STOPPED_REASON,
-    count_stops,
-    make_finished_trial,
-    make_job,
-    program_folder,
-)
+from envmatrix.trials.trial import REPEATS, STOPPED_REASON, count_stops, make_finished_trial, make_job, program_folder
 
 #: Seconds for which a node retries writing to the results folder.
 PATIENCE_S = 60.0

@@ -14,13 +14,7 @@ from envmatrix.matrix.parse import locate_key
 from envmatrix.plan.environment import Environment, all_libraries, resolve_environment
 from envmatrix.results import Run, RunFolder, write_whole
 from envmatrix.results.run import SideOf
-from envmatrix.trials.images import (
-    Images,
-    build_places,
-    check_images_unchanged,
-    matrix_locks_folder,
-    side_matrix_path,
-)
+from envmatrix.trials.images import Images, build_places, check_images_unchanged, matrix_locks_folder, side_matrix_path
 
 
 @dataclass(frozen=True)

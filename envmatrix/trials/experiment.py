@@ -98,10 +98,7 @@ def snapshot_bench(source: Path | None = None) -> tuple[str, Path]:
     source = source or project.bench_folder()
     digest = bench_options.folder_digest(source)
     target = _bench_copy_path(digest)
-    Cache(project.cache_folder()).folder(
-        target.parent,
-        lambda place: _copy_bench(source, place / "bench", digest),
-    )
+    Cache(project.cache_folder()).folder(target.parent, lambda place: _copy_bench(source, place / "bench", digest))
     return digest, target
 
 

@@ -148,10 +148,7 @@ def host_apt_options() -> list[str]:
     result = run(["apt-config", "dump", "--format=%v", "Acquire::Check-Valid-Until"], limit_s=60.0)
     if result.stdout.strip().lower() not in {"false", "no", "0", "off", "without", "disable"}:
         return []
-    return [
-        '--aptopt=Acquire::Check-Valid-Until "false"',
-        '--customize-hook=rm "$1/etc/apt/apt.conf.d/99mmdebstrap"',
-    ]
+    return ['--aptopt=Acquire::Check-Valid-Until "false"', '--customize-hook=rm "$1/etc/apt/apt.conf.d/99mmdebstrap"']
 
 
 def _check_finished(result: Finished, task: str, place: Path) -> None:
