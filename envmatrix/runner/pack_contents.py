@@ -35,9 +35,14 @@ from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.system.regular_files import packed, read_bytes
 from envmatrix.system.shared_files import exists
 from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.images import Images
 from envmatrix.version import __version__
 
-Images = Mapping[tuple[str, str], Prepared]
+#: The folder of libraries in a pack.
+FOLDER = "libraries"
+#: What is left out of the definitions of containers, locks and SBOMs.
+_MAX_DEFINITION_BYTES = 16 * 2**20
+_SKIPPED_SUFFIXES = frozenset({".sif", ".img", ".sqsh", ".tar", ".pyc"})
 
 
 def image_files(engines: Mapping[str, Engine], prepared: Images) -> dict[str, Path]:
@@ -99,12 +104,6 @@ def _load_packed_image(folder: Path, name: str, image: str, engine: str) -> Prep
     return replace(prepared, reference=str(path), stamp=file_stamp(path))
 
 
-#: Folders next to the matrix with container definitions, locks and SBOMs; each is optional.
-_DEFINITION_FOLDERS = ("containers",)
-_MAX_DEFINITION_BYTES = 16 * 2**20
-_SKIPPED_SUFFIXES = frozenset({".sif", ".img", ".sqsh", ".tar", ".pyc"})
-
-
 def collect_files(folder: RunFolder, run: Run, matrix: Path, places: BuildPaths) -> dict[str, Content]:
     """Return the files of a pack by name: results, matrix, container definitions, locks and bench/."""
     if not (exists(folder.trials_file) or exists(packed(folder.trials_file))):
@@ -121,8 +120,7 @@ def collect_files(folder: RunFolder, run: Run, matrix: Path, places: BuildPaths)
                 contents[f"run/{file.name}"] = file
                 break
     contents |= _folder_files(places.bench, "bench")
-    for name in _DEFINITION_FOLDERS:
-        contents |= _folder_files(matrix.resolve().parent / name, name)
+    contents |= _folder_files(matrix.resolve().parent / "containers", "containers")
     return contents | _folder_files(places.locks, "containers/locks")
 
 
@@ -170,9 +168,6 @@ def make_manifest(
         name = image_name(key, path)
         bits[key] = {"sha256": make_entry(path).sha256, **({"file": name} if name in contents else {})}
     return Manifest(run.name, run.created, __version__, files, bits, tuple(left_out))
-
-
-FOLDER = "libraries"
 
 
 def library_contents(run: Run, locks: Locks, progress: ProgressCallback) -> tuple[dict[str, Content], list[str]]:
