@@ -32,11 +32,8 @@ class TrialGrouper:
         self._workload_peaks = dict(usual or {})
         self._roots = comparison_roots(experiment.plan.arms)
         self._interleaves = experiment.run.design.schedule == "turns"
-        self._sequential_reasons: dict[str, str] = {}
-        self._single_turn_roots: set[str] = set()
-        if self._interleaves:
-            roots = sequential_roots(experiment.run, experiment.engines)
-            self._sequential_reasons, self._single_turn_roots = roots
+        roots = sequential_roots(experiment.run, experiment.engines) if self._interleaves else ({}, set())
+        self._sequential_reasons, self._single_turn_roots = roots
 
     def note(self, trial: Reading | Trial) -> None:
         """Record the peak memory of a trial's process."""
