@@ -171,35 +171,35 @@ def system_packages(image: Image, suite: Suite) -> tuple[str, ...]:
     return (*_REQUIRED_PACKAGES, *(["python3-venv"] if image.requirements else []), *own)
 
 
-def write_context(ingredients: BuildInputs, bench: Path, folder: Path) -> None:
+def write_context(inputs: BuildInputs, bench: Path, folder: Path) -> None:
     """Write the build context to ``folder``, with hard links if the file system supports them."""
     with disk_errors(folder):
         for name in ("debs", "wheels", "bench"):
             (folder / name).mkdir(parents=True, exist_ok=True)
-        for file in ingredients.deb_files:
+        for file in inputs.deb_files:
             link_or_copy(file, folder / "debs" / file.name)
-        for file in ingredients.wheels.files:
+        for file in inputs.wheels.files:
             link_or_copy(file, folder / "wheels" / file.name)
-        requirements = "".join(pin.text() for pin in ingredients.wheels.pins)
+        requirements = "".join(pin.text() for pin in inputs.wheels.pins)
         (folder / "wheels" / "requirements.txt").write_text(requirements, encoding="utf-8")
-        write_folders_tar(ingredients.folders.folders, folder / "lib.tar")
+        write_folders_tar(inputs.folders.folders, folder / "lib.tar")
         shutil.copytree(
             bench, folder / "bench", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__", "*.pyc")
         )
 
 
-def context_facts(ingredients: BuildInputs) -> dict[str, str]:
+def context_facts(inputs: BuildInputs) -> dict[str, str]:
     """Return the facts about an image for run.json: base, lock, and the version of each package."""
     return {
-        "base": ingredients.base.reference,
-        "base_digest": ingredients.base.digest,
-        "base_choice": ingredients.base.choice,
-        "lock": ingredients.section.lock.name,
-        "lock_digest": ingredients.section.digest,
-        **{f"package {pin.name}": pin.version for pin in ingredients.wheels.pins},
-        **ingredients.wheels.facts,
-        **{f"system {pin.name}": pin.version for pin in ingredients.debs},
-        **dict(ingredients.folders.facts),
+        "base": inputs.base.reference,
+        "base_digest": inputs.base.digest,
+        "base_choice": inputs.base.choice,
+        "lock": inputs.section.lock.name,
+        "lock_digest": inputs.section.digest,
+        **{f"package {pin.name}": pin.version for pin in inputs.wheels.pins},
+        **inputs.wheels.facts,
+        **{f"system {pin.name}": pin.version for pin in inputs.debs},
+        **dict(inputs.folders.facts),
     }
 
 
