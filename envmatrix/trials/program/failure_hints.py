@@ -31,16 +31,16 @@ _SYSTEM_HINTS = {
 }
 
 
-def find_failure_hints(workload: Workload, image: Image, said: str, folder: Path, *, by_links: bool = True) -> str:
+def find_failure_hints(workload: Workload, image: Image, output: str, folder: Path, *, by_links: bool = True) -> str:
     """Return what a program on the command line may lack, with the option that supplies it; '' if unknown.
 
-    ``said`` is the end of its output, ``folder`` the program's folder, which a trial may see ``by_links`` only.
+    ``output`` is the end of what it printed, ``folder`` the program's folder, which a trial may see ``by_links`` only.
     """
     passed_names = (*workload.pass_env, *workload.env)
-    names = [name for name in likely_needed_variables((), said, places=False) if name not in passed_names]
+    names = [name for name in likely_needed_variables((), output, places=False) if name not in passed_names]
     variables = f"it did not get {', '.join(names)} from your shell: --pass-env {','.join(names)}" if names else ""
-    hints = [missing_module_hint(image, said, folder), start_hint(said, folder), variables, *system_hints(said)]
-    hints += [outside_path_hint(workload, said)] if by_links else []
+    hints = [missing_module_hint(image, output, folder), start_hint(output, folder), variables, *system_hints(output)]
+    hints += [outside_path_hint(workload, output)] if by_links else []
     return "; ".join(filter(None, hints))
 
 
