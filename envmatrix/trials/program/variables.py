@@ -81,8 +81,8 @@ def check_passed_variables(workloads: Iterable[Workload]) -> None:
 def likely_needed_variables(sources: Iterable[Path], output: str = "", *, places: bool = True) -> list[str]:
     """Return shell variables that a program seems to need: its sources mention them, or their names denote locations.
 
-    ``output`` is what it printed. Only names are returned, as a value may be a secret. ``places=False`` ignores names of
-    locations.
+    ``output`` is what it printed. Only names are returned, as a value may be a secret. ``places=False`` ignores names
+    of locations.
     """
     shell_names = [name for name in sorted(os.environ) if not _SESSION_VARIABLES.match(name)]
     mentioned_names = words_in_sources(sources, output)
