@@ -23,6 +23,7 @@ else:
         if name not in _NAMES:
             raise AttributeError(name)
         spec = importlib.util.spec_from_file_location(f"_envmatrix_bench_{name}", bench_folder() / f"{name}.py")
-        globals()[name] = module = importlib.util.module_from_spec(spec)
+        module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
+        globals()[name] = module
         return module
