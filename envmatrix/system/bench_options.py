@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from pydantic import BaseModel, ConfigDict
 
 from envmatrix.system import bench_modules as bench
-
-if TYPE_CHECKING:
-    from bench.options import Broken
 
 #: Prefix of checks on package versions.
 _PACKAGE = "packages."
@@ -70,7 +67,7 @@ def convert(name: str, written: object) -> OptionValue:
         raise WrongValueError(error.text, error.remedy) from None
 
 
-def broken_rules(values: Mapping[str, OptionValue]) -> Sequence[Broken]:
+def broken_rules(values: Mapping[str, OptionValue]) -> Sequence[bench.options.Broken]:
     """Return the rules that a combination violates; options not given have their defaults."""
     return bench.options.broken_rules(values)
 
