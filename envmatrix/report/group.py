@@ -252,9 +252,8 @@ class Group:
         copies = list_names(list(dict.fromkeys(alone.values())))
         if not names:
             return ""
-        copy = f'"{copies}", one more copy of {self.baseline_name} that took no turns either'
-        runs = f"* {list_names(names)} took no turns: each process ran from start to end"
-        return f"{runs}. The comparison is with {copy}."
+        runs = f'* {list_names(names)} and "{copies}" took no turns: each process ran from start to end'
+        return f"{runs}. They are compared with each other."
 
     @property
     def has_cost(self) -> bool:
