@@ -220,7 +220,9 @@ class DockerImages:
 
 def held_image_id(client: DockerClient, reference: str) -> str | None:
     """Return the id of an image that the engine has; Podman has what it built or loaded below ``localhost/``."""
-    for name in (reference, f"localhost/{reference}"):
+    host, slash, _ = reference.partition("/")
+    names_registry = bool(slash) and (host == "localhost" or "." in host or ":" in host)
+    for name in (reference,) if names_registry else (reference, f"localhost/{reference}"):
         with contextlib.suppress(ImageNotFound):
             return str(client.images.get(name).id)
     return None
