@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,19 @@ designs:
   endless: {environments: baseline, workloads: endless, schedule: sequential, min_blocks: 2, max_blocks: 2, budget: 60m,
     target: 0.1%}
 """
+#: The command. Users share a batch system, so it waits longer and longer until it looks at its jobs again; not here.
+COMMAND = """
+CHANGES
+import runpy
+from envmatrix.launchers.batch_system import BatchSystem
+BatchSystem.polls = (0.3, 1.0)
+runpy.run_module("envmatrix", run_name="__main__", alter_sys=True)
+"""
+
+
+def command(changes=""):
+    """Return the arguments of Python for the command, with statements that change it."""
+    return ["-c", COMMAND.replace("CHANGES", changes)]
 
 
 def _started(reason, make):
@@ -121,8 +135,8 @@ class Project:
         (self.folder / "programs" / "wait.py").write_text(text)
         return here, go
 
-    def start(self, *arguments, before=(), how=("-m", "envmatrix"), **more):
-        argv = [*before, sys.executable, *how, *arguments]
+    def start(self, *arguments, before=(), changes="", **more):
+        argv = [*before, sys.executable, *command(changes), *arguments]
         return subprocess.Popen(
             argv, cwd=self.folder, text=True, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**self.variables, **more},
@@ -160,6 +174,22 @@ class Project:
             assert piece, said.decode()
             said += piece
         return said.decode()
+
+    def runners(self):
+        """Return the block runners of this project's runs, which are Python with -I."""
+        found, folder = [], str(self.folder / "results").encode()
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                words = path.read_bytes().split(b"\0")
+            except OSError:
+                continue
+            ours = b"-I" in words and any(word.startswith(folder) and b"/order-" in word for word in words)
+            found += [int(path.parent.name)] if ours else []
+        return found
+
+    def kill_runners(self):
+        for pid in self.runners():
+            os.kill(pid, signal.SIGKILL)
 
     def left(self):
         """Return the command lines of processes that still run or are stopped, and belong to this project's runs."""

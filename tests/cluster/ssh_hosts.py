@@ -30,6 +30,16 @@ Host {name}
   IdentitiesOnly yes
   UserKnownHostsFile {folder}/known
 """
+#: ssh, which finds the hosts; it asks after a silent one every 2 seconds where the launcher has it ask every 5.
+_PROGRAM = """\
+#!/bin/sh
+for word do
+    shift
+    [ "$word" != ServerAliveInterval=5 ] || word=ServerAliveInterval=2
+    set -- "$@" "$word"
+done
+exec {ssh} -F {folder}/config "$@"
+"""
 
 
 def missing() -> str:
@@ -91,7 +101,7 @@ class Hosts(Network):
         Path("/run/sshd").mkdir(exist_ok=True)
         (self.folder / "bin").mkdir()
         ssh = self.folder / "bin" / "ssh"
-        ssh.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {self.folder}/config "$@"\n')
+        ssh.write_text(_PROGRAM.format(ssh=shutil.which("ssh"), folder=self.folder))
         ssh.chmod(0o755)
         public = " ".join((self.folder / "host.pub").read_text().split()[:2])
         for name in self.names:

@@ -1,12 +1,9 @@
 """One suite of the block runner for every launcher: what breaks on a node, whichever way the block came there."""
 
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -46,22 +43,19 @@ LEVELS = "  how: {none: {env: {HOW: null}}, " + ", ".join(f"{kind}: {{env: {{HOW
 ENVIRONMENTS = "".join(f"  {kind}: {{how: {kind}}}\n" for kind in KINDS)
 BREAKING = (
     f"\n  breaking: {{environments: [{', '.join(KINDS)}], workloads: short, schedule: sequential, max_blocks: 1, "
-    "budget: 60m, trial_limit: 10s}\n"
+    "budget: 60m, trial_limit: 6s}\n"
 )
-#: The command, on a machine whose clock is an hour late.
+#: The command is on a machine whose clock is an hour late.
 LATE = """
-import runpy, time
+import time
 now = time.time
 time.time = lambda: now() - 3600
-runpy.run_module("envmatrix", run_name="__main__", alter_sys=True)
 """
-#: The command, but its jobs wait ten seconds for an unwritable folder instead of a minute.
+#: Its jobs wait three seconds for an unwritable folder instead of a minute.
 IMPATIENT = """
-import runpy
 from envmatrix.launchers import block_orders
 assert block_orders.PATIENCE_S == 60
-block_orders.PATIENCE_S = 10.0
-runpy.run_module("envmatrix", run_name="__main__", alter_sys=True)
+block_orders.PATIENCE_S = 3.0
 """
 
 
@@ -85,7 +79,7 @@ def test_what_breaks_has_its_outcome_and_the_others_go_on_whatever_the_clock_say
     (project.folder / "matrix.yaml").write_text(text + BREAKING)
     program = BREAKS.replace("MARK", repr(str(project.folder / "paused")))
     (project.folder / "programs" / "wait.py").write_text(program)
-    done = project.run("bench", "breaking", *project.words, how=("-c", LATE))
+    done = project.run("bench", "breaking", *project.words, changes=LATE)
     assert done.returncode == 3, done.stderr
     trials = {trial["environment"]: trial for trial in done_once(project)}
     assert {name: trial["outcome"] for name, trial in trials.items()} == {
@@ -127,8 +121,7 @@ def test_a_node_that_loses_all_processes_of_a_block_gets_it_again_and_repeats_no
     process = project.start("bench", "short", *project.words, *BLOCK)
     project.wait_for(lambda: len(project.trials()) == 1 and project.held.starts() == 2)
     before = (project.newest() / "trials.jsonl").read_bytes()
-    for pid in runners(project):
-        os.kill(pid, signal.SIGKILL)
+    project.kill_runners()
     project.wait_for(lambda: len(project.started()) == 3 or process.poll() is not None)
     project.held.let_go()
     _, said = process.communicate(timeout=300)
@@ -143,19 +136,6 @@ def test_a_node_that_loses_all_processes_of_a_block_gets_it_again_and_repeats_no
     project.wait_for(lambda: not project.left(), 30)
 
 
-def runners(project):
-    """Return the block runners of a project's runs."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        folder = str(project.folder / "results").encode()
-        found += [int(path.parent.name)] if any(w.startswith(folder) and b"/order-" in w for w in words) else []
-    return [pid for pid in found if b"-I" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")]
-
-
 @pytest.fixture
 def empty_disk(small_disk):
     if small_disk is None:
@@ -167,7 +147,7 @@ def empty_disk(small_disk):
 def test_a_full_disk_loses_no_finished_trial(project, empty_disk):
     (project.folder / "results").symlink_to(empty_disk)
     project.held.hold(2)
-    process = project.start("bench", "short", *project.words, how=("-c", IMPATIENT))
+    process = project.start("bench", "short", *project.words, changes=IMPATIENT)
     project.wait_for(lambda: 0 < len(project.trials()) < project.held.starts())
     filler = empty_disk / "filler"
     subprocess.run(["dd", "if=/dev/zero", f"of={filler}"], stderr=subprocess.DEVNULL, check=False)
@@ -179,7 +159,7 @@ def test_a_full_disk_loses_no_finished_trial(project, empty_disk):
     kept = {trial["trial"]: trial for trial in project.trials()}
     assert kept
     filler.unlink()
-    project.wait_for(lambda: not runners(project), 120)
+    project.wait_for(lambda: not project.runners(), 120)
     resumed = project.run("resume")
     assert resumed.returncode == 0, resumed.stderr
     trials = {trial["trial"]: trial for trial in done_once(project)}

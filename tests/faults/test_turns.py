@@ -248,11 +248,10 @@ def test_one_that_runs_out_of_memory_while_all_live_says_so_and_leaves_the_other
     assert turning.left() == []
 
 
-@pytest.mark.parametrize("design", ["waiting", "owning-waiting"])
-@pytest.mark.parametrize("engine", ENGINES)
-def test_with_a_tool_that_is_killed_nothing_is_left_stopped_or_running(
-    turning: Turning, engine: str, design: str
-) -> None:
+@pytest.mark.parametrize("engine", [*ENGINES, "local with a program of one's own"])
+def test_with_a_tool_that_is_killed_nothing_is_left_stopped_or_running(turning: Turning, engine: str) -> None:
+    engine, _, own = engine.partition(" with ")
+    design = "owning-waiting" if own else "waiting"
     process = turning.start("bench", design, "--engine", engine, "--quiet")
     until(turning.in_turn, 200)
     assert len(turning.left()) >= 6  # three trials, each with its child

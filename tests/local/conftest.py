@@ -52,6 +52,9 @@ designs:
 class Project:
     """A folder with a matrix.yaml, in which the real command runs."""
 
+    #: What Python is given to be the command.
+    how = ("-m", "envmatrix")
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.held = held.Held(folder / "held")
@@ -61,7 +64,7 @@ class Project:
         (folder / "containers").symlink_to(PROJECT / "containers")
 
     def start(self, *arguments: str, **more: object) -> "subprocess.Popen[str]":
-        argv = [sys.executable, "-m", "envmatrix", *arguments]
+        argv = [sys.executable, *self.how, *arguments]
         return subprocess.Popen(
             argv,
             cwd=self.folder,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.conftest import command
 from tests.cluster.slurm_daemons import wait_for
 from tests.local.conftest import PROJECT
 from tests.local.test_own_launcher import MATRIX, ran_once
@@ -148,6 +149,7 @@ def project(request, project, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(PROJECT))
     (project.folder / "matrix.yaml").write_text(MATRIX.replace("HELD", str(project.held.folder)))
+    project.how = command()
     project.bench = ("bench", "--launcher", request.param, "--nodes", "2", "--name", "one")
     if request.param == "kubernetes":
         project.bench += ("--pod-image", "python:3.12", "--volume", str(tmp_path))
