@@ -15,14 +15,14 @@ from pathlib import Path
 import envmatrix
 from envmatrix import Result, SteadyEffect
 from envmatrix.plan import continuation
-from envmatrix.runner import continuations
+from envmatrix.runner import steady_state_runs
 
 
 @contextmanager
 def going_on_for(seconds: float) -> Iterator[None]:
     """Let processes go on for ``seconds`` of steps instead of the usual ones."""
     usual = {"FULL_S": continuation.FULL_S, "MIN_S": continuation.MIN_S}
-    modules = [vars(module) for module in (continuation, continuations)]
+    modules = [vars(module) for module in (continuation, steady_state_runs)]
     for names in modules:
         names |= {"FULL_S": seconds, "MIN_S": min(seconds, usual["MIN_S"])}
     try:

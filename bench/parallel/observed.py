@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from bench.evidence import processes
 from bench.evidence.reading import text
-from bench.options import Options
-from bench.parallel import choices
 
 if TYPE_CHECKING:
+    from bench.options import Options
     from bench.place import Place
 
 _ESTABLISHED = "01"  # include/net/tcp_states.h
@@ -20,6 +19,8 @@ _ESTABLISHED = "01"  # include/net/tcp_states.h
 
 def evidence(options: Options, place: Place | None) -> dict[str, Any]:
     """Return ``evidence.parallel``; the supervisor adds each rank's part. ``place`` is None for a skipped workload."""
+    from bench.parallel import choices  # not loaded for programs: their trials should start fast
+
     horovod = sys.modules.get("horovod") if options["parallel"] == "horovod" else None
     return {
         "way": options["parallel"],

@@ -8,14 +8,16 @@ from pathlib import Path
 
 from envmatrix.api.places import PathLike, load_matrix
 from envmatrix.build.debian.suites import BASES, Suite, suite_for_python
-from envmatrix.build.images.archive import rooted, rooted_name, write_docker_archive
 from envmatrix.build.images.context import (
     BuildInputs,
     bench_digest,
     bootstrapped_base,
     gather_build_inputs,
+    rooted,
+    rooted_name,
     system_packages,
     write_context,
+    write_docker_archive,
 )
 from envmatrix.build.images.definitions import APPTAINER, DOCKER, image_definition
 from envmatrix.build.images.labels import OF_PUBLISHER, publisher_labels

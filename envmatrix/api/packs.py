@@ -20,12 +20,17 @@ from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder, write_whole
 from envmatrix.results.redact import has_personal_names, redact
 from envmatrix.results.run import LauncherOptions, Run
-from envmatrix.runner.pack_archive import write_archive
-from envmatrix.runner.pack_contents import collect_files, file_listing_contents, make_manifest, sbom_contents
+from envmatrix.runner.pack_archive import Manifest, write_archive
+from envmatrix.runner.pack_contents import (
+    collect_files,
+    file_listing_contents,
+    image_contents,
+    image_files,
+    library_contents,
+    make_manifest,
+    sbom_contents,
+)
 from envmatrix.runner.pack_crate import CRATE_FILE, make_crate
-from envmatrix.runner.pack_images import image_contents, image_files
-from envmatrix.runner.pack_libraries import library_contents
-from envmatrix.runner.pack_manifest import Manifest
 from envmatrix.runner.pack_programs import DEFAULT_MAX_BYTES, collect_programs, not_packed_texts
 from envmatrix.runner.pack_rerun import OpenedPack, begin_packed_run, built_image_digests, is_run_of_pack, open_pack
 from envmatrix.runner.reproduction import Reproduction, compare_reproduction

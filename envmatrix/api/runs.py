@@ -29,10 +29,10 @@ from envmatrix.results import RunFolder
 from envmatrix.results.run import LauncherOptions
 from envmatrix.runner.loop import run as run_experiment
 from envmatrix.runner.progress import LineProgress
+from envmatrix.system.atomic_files import retry_writes
 from envmatrix.system.bench_options import node_count
 from envmatrix.system.host import Host
 from envmatrix.system.progress import ProgressCallback, silent
-from envmatrix.system.write_retry import retry_writes
 from envmatrix.trials.experiment import (
     Experiment,
     create_experiment,

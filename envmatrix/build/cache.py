@@ -12,9 +12,11 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from envmatrix.block.memory import free_memory
 from envmatrix.errors import EngineError, Where
 from envmatrix.system.atomic_files import whole_file
 from envmatrix.system.regular_files import open_regular
@@ -134,22 +136,17 @@ class Cache:
             finally:
                 remove_tree(temporary)
 
-    @contextlib.contextmanager
-    def scratch(self, name: str) -> Iterator[Path]:
-        """Yield a temporary folder inside the cache, so that a rename out of it works; remove it afterwards."""
-        with self._temporary_folder(self.root / "scratch", f"{name}.") as path:
-            yield path
+    def scratch(self, name: str) -> AbstractContextManager[Path]:
+        """Make a temporary folder inside the cache, so that a rename out of it works; it is removed afterwards."""
+        return self._temporary_folder(self.root / "scratch", f"{name}.")
 
-    @contextlib.contextmanager
-    def quick_scratch(self, name: str, room: int) -> Iterator[Path]:
+    def quick_scratch(self, name: str, room: int) -> AbstractContextManager[Path]:
         """Like ``scratch``, but in memory if ``room`` (bytes) is at most half of the free memory there.
 
         An image has about 20,000 files; writing and reading them is several times faster there than on most disks.
         """
         prefix = f"envmatrix-{os.getuid()}-{json_digest(str(self.root.resolve()))[:12]}."
-        memory = fits_in_memory(room)
-        with self._temporary_folder(MEMORY_FOLDER, prefix) if memory else self.scratch(name) as path:
-            yield path
+        return self._temporary_folder(MEMORY_FOLDER, prefix) if fits_in_memory(room) else self.scratch(name)
 
     @contextlib.contextmanager
     def _temporary_folder(self, folder: Path, prefix: str) -> Iterator[Path]:
@@ -180,13 +177,11 @@ class Cache:
 def fits_in_memory(room: int) -> bool:
     """Return whether ``room`` bytes are at most half of the free memory for files (tmpfs(5))."""
     try:
-        file_system = os.statvfs(MEMORY_FOLDER)
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        available_bytes = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration, ValueError):
+        file_system, free_bytes = os.statvfs(MEMORY_FOLDER), free_memory()
+    except (OSError, ValueError):
         return False
     usable = os.access(MEMORY_FOLDER, os.W_OK) and not file_system.f_flag & os.ST_NOEXEC
-    return usable and 2 * room <= min(available_bytes, file_system.f_bavail * file_system.f_frsize)
+    return usable and 2 * room <= min(free_bytes, file_system.f_bavail * file_system.f_frsize)
 
 
 def _new_folder(parent: Path, prefix: str) -> Path:

@@ -27,13 +27,19 @@ _COMMENT = re.compile(r"# ?(?P<kind>image|library|system|asked): (?P<value>.*)\Z
 
 @dataclass(frozen=True)
 class PinnedPackage:
-    """A package pinned by its sha256. ``line`` is its line in the lock (0: not written yet)."""
+    """A package pinned by its sha256, in a line of a lock (0: not written yet)."""
 
     name: str
     version: str
     sha256: str
     file: str = ""
+    lock: Path = Path()
     line: int = 0
+
+    @property
+    def where(self) -> Where:
+        """Where it is pinned, for error messages."""
+        return Where(self.lock, self.line or None)
 
     @property
     def is_debian(self) -> bool:
@@ -51,12 +57,13 @@ class PinnedPackage:
 
 @dataclass(frozen=True)
 class Section:
-    """The packages pinned for one request; ``asked`` is the request's text from matrix.yaml."""
+    """The packages pinned for one request, in a lock file; ``asked`` is the request's text from matrix.yaml."""
 
     kind: str
     name: str
     asked: str
     packages: tuple[PinnedPackage, ...] = ()
+    lock: Path = Path()
 
     @property
     def digest(self) -> str:
@@ -113,7 +120,7 @@ def _parse_pin(line: str, number: int, path: Path) -> PinnedPackage:
             where=Where(path, number),
             remedy=_RELOCK_REMEDY,
         )
-    return PinnedPackage(match["name"], match["version"], match["sha256"], match["file"] or "", number)
+    return PinnedPackage(match["name"], match["version"], match["sha256"], match["file"] or "", path, number)
 
 
 def parse_lock(text: str, path: Path) -> Lock:
@@ -122,7 +129,7 @@ def parse_lock(text: str, path: Path) -> Lock:
     for number, line in _logical_lines(text):
         if comment := _COMMENT.match(line):
             if comment["kind"] != "asked":
-                sections.append(Section(comment["kind"], comment["value"], ""))
+                sections.append(Section(comment["kind"], comment["value"], "", lock=path))
             elif sections:
                 sections[-1] = replace(sections[-1], asked=comment["value"])
         elif line and not line.startswith("#"):

@@ -12,9 +12,9 @@ from envmatrix.build.debian.packages import Apt, distribution_name
 from envmatrix.build.lockfile import Lock, PinnedPackage, Section, find_section, read_lock, request_text
 from envmatrix.build.python.builds_of_torch import local_version, resolve_one_build, strangers
 from envmatrix.build.python.interpreters import Python, cached_python
-from envmatrix.build.python.overlays import BasePython, overlay_pip
 from envmatrix.build.python.pip import ResolveRequest, cached_pip, is_reachable
 from envmatrix.build.python.source_builds import check_python
+from envmatrix.build.python.venvs import BasePython, overlay_pip
 from envmatrix.build.python.wheelhouse import Wheelhouse
 from envmatrix.errors import EngineError, InputError, SkipEnvironmentError, Where
 from envmatrix.plan.environment import Image, Library, exists_for
@@ -80,17 +80,17 @@ class Locks:
             raise EngineError("apt is not installed on this machine")
         return self.folder / f"{LIBRARIES}.{name}.txt"
 
-    def image_lock(self, image: Image, python: Python) -> tuple[Path, Section]:
-        """Return the path and section of the lock for ``image``; resolve it now if no lock matches.
+    def image_lock(self, image: Image, python: Python) -> Section:
+        """Return the lock's section for ``image``; resolve it now if no lock matches.
 
         Without its unreachable indexes, if only those have some of its packages; then the lock is in the cache.
         """
-        path, section = self._find(self._image_request(image, python))
+        section = self._find(self._image_request(image, python))
         unreachable = self._unreachable_packages(section, image, python)
         if not unreachable:
-            return path, section
+            return section
         message = (
-            f"image {image.name}: cannot get {', '.join(unreachable)} of {path.name}, because "
+            f"image {image.name}: cannot get {', '.join(unreachable)} of {section.lock.name}, because "
             f"{', '.join(image.index)} is unreachable; locking other packages without it, in the cache: "
             "results may differ from those of the lock"
         )
@@ -113,8 +113,8 @@ class Locks:
                 unreachable.append(name)
         return unreachable
 
-    def overlay_lock(self, image: Image, python: Python, base: BasePython) -> tuple[Path, Section]:
-        """Return the path and section of the lock for the requirements of ``image`` that a given Python lacks."""
+    def overlay_lock(self, image: Image, python: Python, base: BasePython) -> Section:
+        """Return the lock's section for the requirements of ``image`` that a given Python lacks."""
         asked = request_text([image_request_text(image), f"over {base.digest}"])
 
         def resolve() -> tuple[PinnedPackage, ...]:
@@ -129,8 +129,8 @@ class Locks:
 
     def system_lock(
         self, suite: str, packages: Sequence[str], base: str, resolve: Callable[[], tuple[PinnedPackage, ...]]
-    ) -> tuple[Path, Section]:
-        """Return the lock of the Debian packages that an image adds to ``base``."""
+    ) -> Section:
+        """Return the lock's section for the Debian packages that an image adds to ``base``."""
         return self._find(_Request(self._system_file(suite), _system_section(packages, base), resolve))
 
     def _system_file(self, suite: str) -> Path:
@@ -144,8 +144,8 @@ class Locks:
         other_sections = [other for other in (lock.sections if lock else ()) if other.name != section.name]
         return self._write(path, [*other_sections, section])[0]
 
-    def library_locks(self, library: Library, python: Python, apt: Apt | None = None) -> list[tuple[Path, Section]]:
-        """Return the paths and sections of the locks for a library: wheels, Debian packages, or both.
+    def library_locks(self, library: Library, python: Python, apt: Apt | None = None) -> list[Section]:
+        """Return the sections of the locks for a library: wheels, Debian packages, or both.
 
         ``apt`` selects a suite other than this machine's distribution.
         """
@@ -179,11 +179,11 @@ class Locks:
         with self.cache.scratch("lock") as scratch:
             return cached_pip(self.cache, python).resolve(request, scratch)
 
-    def _find(self, request: _Request) -> tuple[Path, Section]:
-        """Return the committed lock of a request, otherwise one in the cache."""
+    def _find(self, request: _Request) -> Section:
+        """Return the section of a request in the committed lock, otherwise in one of the cache."""
         committed = request.committed
         if section := find_section(committed, request.section):
-            return committed, section
+            return section
         why = "does not match matrix.yaml" if committed.exists() else "does not exist"
         message = (
             f"{request.section.kind} {request.section.name}: {committed.name} {why}; locking it now, in the cache "
@@ -191,8 +191,8 @@ class Locks:
         )
         return self._ensure_lock(request, message)
 
-    def _ensure_lock(self, request: _Request, message: str) -> tuple[Path, Section]:
-        """Return a lock in the cache, named like the committed one, and its section; create it if it is absent."""
+    def _ensure_lock(self, request: _Request, message: str) -> Section:
+        """Return the section of a lock in the cache, named like the committed one; create it if it is absent."""
         wanted = request.section
         digest = json_digest(wanted.kind, wanted.name, wanted.asked)[:12]
         lock_file = self.cache.root / "locks" / f"{request.committed.stem}.{digest}.txt"
@@ -205,7 +205,7 @@ class Locks:
             raise InputError(
                 f"cannot lock {wanted.kind} {wanted.name} as written: {wanted.asked!r}", where=Where(lock_file)
             )
-        return lock_file, section
+        return section
 
     def make(
         self, images: Sequence[Image], libraries: Sequence[Library], architecture: str | None = None

@@ -84,7 +84,7 @@ def _is_undecided(effect: Effect, target: float) -> bool:
 
 def undecided_advice(result: Result) -> str:
     """Return advice for undecided environments: run longer or reduce the noise; '' if none is undecided."""
-    from envmatrix.runner.time_to_decision import blocks_until
+    from envmatrix.runner.running_estimate import blocks_until
     from envmatrix.units import QUIET_FIRST, as_budget, as_hours, is_too_long
 
     run = result.summary.run

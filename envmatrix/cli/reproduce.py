@@ -46,7 +46,7 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: Arguments) -> int:
     """Verify and rebuild a packed run, run its plan again, and print which effects were reproduced."""
     from envmatrix.api import packs
-    from envmatrix.runner.pack_manifest import manifest_summary
+    from envmatrix.runner.pack_archive import manifest_summary
 
     opened = common.call(packs.open_archive, arguments)
     if arguments.check:

@@ -11,24 +11,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envmatrix.build.cache import (
-    disk_errors,
-    file_digest,
-    file_stamp,
-    has_stamp,
-)
-from envmatrix.build.images.archive import rooted, write_docker_archive
+from envmatrix.build.cache import disk_errors, file_digest, file_stamp, has_stamp
 from envmatrix.build.images.context import (
     BaseImage,
     bench_digest,
     bootstrapped_base,
     gather_build_inputs,
+    rooted,
     write_context,
+    write_docker_archive,
 )
 from envmatrix.build.images.definitions import APPTAINER, MOUNT_FOLDER, image_definition, named_definition
 from envmatrix.build.images.file_listing import ENGINE_PATHS, listing_argv, store_listing
 from envmatrix.build.images.labels import publisher_labels
-from envmatrix.build.images.sbom import PACKAGES
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines import build_record as records
 from envmatrix.engines.apptainer_command import (
@@ -77,9 +72,6 @@ try:
 except ImportError:
     pass
 """
-_LDCONFIG_CODE = (
-    "import subprocess; print(subprocess.run(['/sbin/ldconfig', '-p'], capture_output=True, text=True).stdout)"
-)
 
 
 @dataclass(frozen=True)
@@ -183,11 +175,10 @@ class ApptainerEngine(CgroupConfined, Engine):
                 build_sif(place / "image.sif", "image.def", scratch, options)
 
         digest, stamp = self._ensure_sif(sif, inputs.python, build)
-        loader = self._run_python(sif, inputs.python, _LDCONFIG_CODE)
-        names = frozenset(line.split()[0] for line in loader.splitlines()[1:] if " => " in line)
-        packages = self._run_python(sif, inputs.python, PACKAGES)
         facts = {"files_digest": digest, "sif_from": "definition"}
-        return records.built_image(self.places.cache, self.name, str(sif), inputs, packages, names, facts, stamp)
+        return records.built_image(
+            self.places.cache, self.name, str(sif), inputs, lambda argv: output_in_sif(sif, argv), facts, stamp
+        )
 
     def bill_file(self, prepared: Prepared) -> Path:
         """Return the path of the image's CycloneDX bill of materials."""
@@ -213,7 +204,8 @@ class ApptainerEngine(CgroupConfined, Engine):
             prepared = self._from_docker(docker, current, progress)
         else:
             prepared = self.prepare(environment.image, libraries, progress)
-        bench_inside = self._run_python(Path(prepared.reference), prepared.python, _BENCH_DIGEST_CODE).strip()
+        inside_argv = [prepared.python, "-I", "-c", _BENCH_DIGEST_CODE]
+        bench_inside = output_in_sif(Path(prepared.reference), inside_argv).strip()
         if bench_inside and bench_inside != bench_digest(self.places):
             progress(f"{target.name} contains an older bench/ than this checkout; its record has the versions")
         progress(f"building {target} on the SIF of {prepared.image}")
@@ -233,9 +225,6 @@ class ApptainerEngine(CgroupConfined, Engine):
         records.write_named_bill(self.places.cache, prepared, bill, target.name, f"sha256:{file_digest(target)}")
         options = "--userns " if lacks_privilege() or needs_namespace() else ""
         return NamedImage(str(target), f"apptainer run {options}{'--nv ' if environment.for_cuda else ''}{target}")
-
-    def _run_python(self, sif: Path, python: str, code: str) -> str:
-        return output_in_sif(sif, [python, "-I", "-c", code]).strip()
 
     def holds(self, prepared: Prepared) -> bool:
         """Return whether the SIF exists and is unchanged."""

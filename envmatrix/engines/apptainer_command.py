@@ -12,6 +12,7 @@ from envmatrix.engines.base import WORK, Job, Limits
 from envmatrix.engines.gpu_devices import AMD, INTEL, NVIDIA, gpu_maker, visible_gpus
 from envmatrix.engines.local import preload_variable
 from envmatrix.errors import EngineError
+from envmatrix.system.host import status_field
 
 #: Kernel and machine settings that uid 0 may change even without capabilities.
 _KERNEL_PATHS = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/sys")
@@ -93,12 +94,8 @@ def needs_namespace() -> bool:
 
 
 def _has_capability(number: int) -> bool:
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-        effective = next(int(line.split()[1], 16) for line in lines if line.startswith("CapEff:"))
-    except (OSError, StopIteration, ValueError):
-        return True
-    return bool(effective >> number & 1)
+    effective = status_field("CapEff")
+    return not effective or bool(int(effective, 16) >> number & 1)
 
 
 def exec_argv(job: Job, program: str, whose: Sequence[str], marker: Path | None = None) -> list[str]:
@@ -113,25 +110,13 @@ def exec_argv(job: Job, program: str, whose: Sequence[str], marker: Path | None 
         raise EngineError(f"Apptainer cannot mount a folder with a colon or comma in its path: {bad_mount}")
     variables = {**job.prepared.variables, **job.env, **gpu_variables(job), **preload_variable(job.preload)}
     return [
-        program,
-        "--silent",
-        "exec",
-        *whose,
-        "--containall",
-        "--cleanenv",
-        "--no-home",
+        program, "--silent", "exec", *whose, "--containall", "--cleanenv", "--no-home",
         *(_GPU_OPTIONS[gpu_maker(job.prepared.facts)] if job.limits.gpus else ()),
-        "--no-privs",
-        *(() if job.limits.network else ("--net", "--network", "none")),
-        "--pwd",
-        str(job.mounts.start or WORK),
-        *(word for mount in mounts for word in ("--bind", mount)),
+        "--no-privs", *(() if job.limits.network else ("--net", "--network", "none")),
+        "--pwd", str(job.mounts.start or WORK), *(word for mount in mounts for word in ("--bind", mount)),
         job.prepared.reference,
-        "/usr/bin/env",
-        "-i",
-        *(f"{name}={value}" for name, value in variables.items()),
-        *job.argv,
-    ]
+        "/usr/bin/env", "-i", *(f"{name}={value}" for name, value in variables.items()), *job.argv,
+    ]  # fmt: skip
 
 
 def gpu_variables(job: Job) -> dict[str, str]:

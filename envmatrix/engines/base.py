@@ -18,9 +18,8 @@ from envmatrix.build.images.definitions import MOUNT_FOLDER
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.plan.environment import Environment, Image, Library, exists_for
 from envmatrix.system.architectures import this_architecture
-from envmatrix.system.atomic_files import full_disk_errors
+from envmatrix.system.atomic_files import full_disk_errors, insisting
 from envmatrix.system.progress import ProgressCallback
-from envmatrix.system.write_retry import insisting
 
 
 @dataclass(frozen=True)
@@ -274,8 +273,7 @@ def check_quota(engine: Engine, environment: Environment) -> None:
     if reason:
         why, _, remedy = reason.partition("\n  -> ")
         raise SkipEnvironmentError(
-            f"`cpu_quota` is not available with engine {engine.name}: {why}",
-            remedy=remedy or "use `--engine docker`",
+            f"`cpu_quota` is not available with engine {engine.name}: {why}", remedy=remedy or "use `--engine docker`"
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,11 +13,18 @@ from envmatrix.build.debian.suites import bootstrap_argv
 from envmatrix.build.images.context import BuildInputs, context_facts
 from envmatrix.build.images.definitions import recipe_digest
 from envmatrix.build.images.file_listing import ENGINE_PATHS, listing_argv
-from envmatrix.build.images.sbom import bill_of_materials, installed_packages, locked_packages, with_subject
+from envmatrix.build.images.sbom import PACKAGES, bill_of_materials, installed_packages, locked_packages, with_subject
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.base import Prepared
 from envmatrix.plan.environment import Image, Library
 from envmatrix.system.architectures import this_architecture
+
+#: Program for the Python inside: prints the names that the image's loader finds by itself.
+LOADER = """
+import json, subprocess
+said = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True).stdout
+print(json.dumps(sorted({line.split()[0] for line in said.splitlines()[1:] if " => " in line})))
+"""
 
 
 def record_file(
@@ -60,20 +67,20 @@ def built_image(
     engine: str,
     reference: str,
     inputs: BuildInputs,
-    packages: str,
-    loader: frozenset[str],
+    inside: Callable[[Sequence[str]], str],
     facts: Mapping[str, str],
     stamp: str = "",
 ) -> Prepared:
     """Return an image built from ``inputs``, and write its bill of materials.
 
-    The bill is made from ``packages`` (the output of ``sbom.PACKAGES``), the wheels, and the packages of library
-    folders. ``facts`` are those beyond its context's.
+    The bill is made from the image's packages, the wheels, and the packages of library folders. ``inside`` runs a
+    command in the image and returns its output. ``facts`` are those beyond its context's.
     """
+    loader, packages = (inside([inputs.python, "-I", "-c", program]) for program in (LOADER, PACKAGES))
     facts = {**context_facts(inputs), **facts}
     prepared = Prepared(
-        inputs.image.name, engine, reference, inputs.python, inputs.libraries(), facts, inputs.folders.missing, loader,
-        stamp=stamp,
+        inputs.image.name, engine, reference, inputs.python, inputs.libraries(), facts, inputs.folders.missing,
+        frozenset(json.loads(loader)), stamp=stamp,
     )  # fmt: skip
     components = [
         *installed_packages(packages, inputs.debs),

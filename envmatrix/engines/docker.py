@@ -23,32 +23,15 @@ from envmatrix.build.images.context import BaseImage, bench_digest
 from envmatrix.build.images.definitions import USER
 from envmatrix.build.images.file_listing import ENGINE_PATHS, listing_argv, store_listing
 from envmatrix.build.images.labels import publisher_labels
-from envmatrix.build.images.sbom import PACKAGES
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines import build_record as records
 from envmatrix.engines.base import QUOTA_PERIOD_US, WORK, Engine, Job, NamedImage, Prepared, log_of, quota_us
-from envmatrix.engines.docker_client import (
-    APIError,
-    DockerClient,
-    ImageNotFound,
-    connect,
-    docker_errors,
-    is_rootless,
-    remove,
-    why_not,
-)
-from envmatrix.engines.docker_images import (
-    CACHE_LABEL,
-    RUN_LABEL,
-    DockerImages,
-    container_facts,
-    output_inside,
-    remove_leftovers,
-)
+from envmatrix.engines.docker_client import APIError, DockerClient, connect, docker_errors, is_rootless, remove, why_not
+from envmatrix.engines.docker_images import CACHE_LABEL, RUN_LABEL, DockerImages, container_facts, held_image_id
 from envmatrix.engines.docker_running import RunningContainer, container_exit, count_pauses, running_container
 from envmatrix.engines.gpu_devices import NVIDIA, gpu_maker, gpu_options, visible_gpus
 from envmatrix.engines.local import preload_variable
-from envmatrix.engines.ready_docker import prepare_ready_docker_image
+from envmatrix.engines.ready import prepare_ready_docker_image
 from envmatrix.errors import EngineError, NoTrialError, StoreError
 from envmatrix.plan.environment import Environment, Image, Library
 from envmatrix.system.progress import ProgressCallback
@@ -105,21 +88,17 @@ class DockerEngine(Engine):
     def prepare(self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback) -> Prepared:
         """Build or reuse the image."""
         with self.client("preparing an image") as client:
-            remove_leftovers(client, self.places)
+            images = DockerImages(client, self.places)
+            images.remove_leftovers()
             if image.ready:
-                return prepare_ready_docker_image(client, self.name, self.places, image, libraries, progress)
-            return self._prepare(client, image, libraries, progress, fresh=False)
+                return prepare_ready_docker_image(images, self.name, image, libraries, progress)
+            return self._prepare(images, image, libraries, progress)
 
     def _prepare(
-        self,
-        client: DockerClient,
-        image: Image,
-        libraries: tuple[Library, ...],
-        progress: ProgressCallback,
-        *,
-        fresh: bool,
-    ) -> Prepared:
-        images = DockerImages(client, self.places)
+        self, images: DockerImages, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback,
+        *, fresh: bool = False,
+    ) -> Prepared:  # fmt: skip
+        client = images.client
         engine_id = f"{os.environ.get('DOCKER_HOST', '')} {client.info().get('DockerRootDir')}"  # Podman's ID changes
         build_record = records.record_file(self.places, self.name, image, libraries, engine_id)
         last_prepared = records.prepared_from(self.places.cache.read_json(build_record))
@@ -127,20 +106,19 @@ class DockerEngine(Engine):
             return last_prepared
         tag, inputs = images.build(image, libraries, progress, fresh=fresh)
         attributes = client.images.get(tag).attrs
-        loader, packages, listing = _inspect_image(client, self.places, tag, inputs.python)
+        listing = images.output(tag, listing_argv(inputs.python, "/", ENGINE_PATHS))
         facts = {**container_facts(attributes), "files_digest": store_listing(self.places.cache, listing)}
-        prepared = records.built_image(self.places.cache, self.name, tag, inputs, packages, loader, facts)
+        prepared = records.built_image(
+            self.places.cache, self.name, tag, inputs, lambda argv: images.output(tag, argv), facts
+        )
         self.places.cache.write(build_record, json.dumps(records.prepared_fields(prepared)))
         return prepared
 
     def _image_exists(self, client: DockerClient, prepared: Prepared) -> bool:
         if "image_id" in prepared.facts and not self.bill_file(prepared).exists():
             return False
-        try:
-            image_id = prepared.facts.get("image_id", prepared.reference)
-            return str(client.images.get(prepared.reference).id) == image_id
-        except ImageNotFound:
-            return False
+        image_id = prepared.facts.get("image_id", prepared.reference)
+        return held_image_id(client, prepared.reference) == image_id
 
     def bill_file(self, prepared: Prepared) -> Path:
         """Return the path of the image's CycloneDX bill of materials."""
@@ -149,11 +127,12 @@ class DockerEngine(Engine):
     def prepare_current(self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback) -> Prepared:
         """Prepare the image with the current bench/ built in (benchmarks mount bench/ instead)."""
         with self.client("preparing an image") as client:
-            prepared = self._prepare(client, image, libraries, progress, fresh=False)
-            if DockerImages(client, self.places).bench_digest_inside(prepared.reference) == bench_digest(self.places):
+            images = DockerImages(client, self.places)
+            prepared = self._prepare(images, image, libraries, progress)
+            if images.bench_digest_inside(prepared.reference) == bench_digest(self.places):
                 return prepared
             progress(f"{prepared.reference} contains an older bench/: rebuilding it")
-            return self._prepare(client, image, libraries, progress, fresh=True)
+            return self._prepare(images, image, libraries, progress, fresh=True)
 
     def base(self, image: Image, progress: ProgressCallback) -> BaseImage:
         """Return the base of an image with this engine."""
@@ -351,18 +330,3 @@ def copy_frames(frames: Iterable[tuple[bytes | None, bytes | None]]) -> None:
             for number, chunk in enumerate(pair, 1):
                 with open(number, "wb", closefd=False) as stream:
                     stream.write(chunk or b"")
-
-
-_INSPECT_CODE = """
-import json, subprocess
-said = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True).stdout
-names = sorted({line.split()[0] for line in said.splitlines()[1:] if " => " in line})
-print(json.dumps({"loader": names}))
-"""
-
-
-def _inspect_image(client: DockerClient, places: BuildPaths, tag: str, python: str) -> tuple[frozenset[str], str, str]:
-    """Return the names that an image's loader finds, its packages, and the listing of its files."""
-    contents = json.loads(output_inside(client, places, tag, [python, "-I", "-c", _INSPECT_CODE], {}))
-    files = output_inside(client, places, tag, listing_argv(python, "/", ENGINE_PATHS), {})
-    return frozenset(contents["loader"]), output_inside(client, places, tag, [python, "-I", "-c", PACKAGES], {}), files

@@ -41,45 +41,6 @@ CACHE_LABEL = "org.envmatrix.cache"
 _OWNER_LABEL = "org.envmatrix.owner"
 
 
-def build_labels(places: BuildPaths) -> dict[str, str]:
-    """Return the labels of a container of a build by this process."""
-    return {RUN_LABEL: "build", CACHE_LABEL: str(places.cache.root), _OWNER_LABEL: str(os.getpid())}
-
-
-def remove_leftovers(client: DockerClient, places: BuildPaths) -> None:
-    """Remove the containers of builds with this cache whose process was killed."""
-    labels = [f"{name}={value}" for name, value in build_labels(places).items() if name != _OWNER_LABEL]
-    for container in client.containers.list(all=True, filters={"label": labels}, ignore_removed=True):
-        if not Path("/proc", container.labels[_OWNER_LABEL]).exists():
-            remove(client, str(container.id))
-
-
-def output_inside(
-    client: DockerClient,
-    places: BuildPaths,
-    image: str,
-    argv: Sequence[str],
-    mounted: Mapping[str, str],
-    tmpfs: Sequence[str] = (),
-) -> str:
-    """Return a command's output in an image isolated as for a trial; ``mounted`` is path inside -> path here."""
-    output = client.containers.run(
-        image,
-        list(argv[1:]),
-        entrypoint=list(argv[:1]),
-        network_mode="none",
-        user=f"{USER}:{USER}",
-        read_only=True,
-        cap_drop=["ALL"],
-        security_opt=["no-new-privileges", "label=disable"],
-        tmpfs=dict.fromkeys(tmpfs, ""),
-        remove=True,
-        labels=build_labels(places),
-        volumes=[f"{path}:{inside}:ro" for inside, path in mounted.items()],
-    )
-    return bytes(output).decode(errors="replace")
-
-
 def repository_name(name: str) -> str:
     """Return a valid Docker repository name; a name that must change gets a hash to stay unique."""
     if _REPOSITORY.match(name):
@@ -99,6 +60,38 @@ class DockerImages:
 
     client: DockerClient
     places: BuildPaths
+
+    @property
+    def _labels(self) -> dict[str, str]:
+        """The labels of a container of a build by this process."""
+        return {RUN_LABEL: "build", CACHE_LABEL: str(self.places.cache.root), _OWNER_LABEL: str(os.getpid())}
+
+    def remove_leftovers(self) -> None:
+        """Remove the containers of builds with this cache whose process was killed."""
+        labels = [f"{name}={value}" for name, value in self._labels.items() if name != _OWNER_LABEL]
+        for container in self.client.containers.list(all=True, filters={"label": labels}, ignore_removed=True):
+            if not Path("/proc", container.labels[_OWNER_LABEL]).exists():
+                remove(self.client, str(container.id))
+
+    def output(
+        self, image: str, argv: Sequence[str], mounted: Mapping[str, str] | None = None, tmpfs: Sequence[str] = ()
+    ) -> str:
+        """Return a command's output in an image isolated as for a trial; ``mounted`` is path inside -> path here."""
+        output = self.client.containers.run(
+            image,
+            list(argv[1:]),
+            entrypoint=list(argv[:1]),
+            network_mode="none",
+            user=f"{USER}:{USER}",
+            read_only=True,
+            cap_drop=["ALL"],
+            security_opt=["no-new-privileges", "label=disable"],
+            tmpfs=dict.fromkeys(tmpfs, ""),
+            remove=True,
+            labels=self._labels,
+            volumes=[f"{path}:{inside}:ro" for inside, path in (mounted or {}).items()],
+        )
+        return bytes(output).decode(errors="replace")
 
     def base(self, image: Image, progress: ProgressCallback) -> BaseImage:
         """Return the base: matrix.yaml's, the pinned official image, or one made with mmdebstrap."""
@@ -122,12 +115,11 @@ class DockerImages:
             try:
                 image = self.client.images.get(reference)
             except ImageNotFound:
-                self.client.images.pull(pull_reference(reference))
-                image = self.client.images.get(reference)
+                image = self.client.images.pull(reference)
             return BaseImage(suite, reference, str(image.id), self._dpkg_status(reference), reference)
 
     def _dpkg_status(self, reference: str) -> str:
-        container = self.client.containers.create(reference, command=["true"], labels=build_labels(self.places))
+        container = self.client.containers.create(reference, command=["true"], labels=self._labels)
         try:
             stream, _ = container.get_archive("/var/lib/dpkg/status")
             with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as archive:
@@ -142,7 +134,7 @@ class DockerImages:
         base, tar = bootstrapped_base(image, self.places, progress)
         repository, tag = base.reference.split(":")
         with docker_errors(f"importing the base image {base.reference}"):
-            if not _has_image(self.client, base.reference):
+            if not held_image_id(self.client, base.reference):
                 import_response = self.client.api.import_image(src=str(tar), repository=repository, tag=tag)
                 image_id = json.loads(str(import_response).strip().splitlines()[-1])["status"]
                 self.client.api.tag(image_id, repository, tag)  # Podman 4 drops the tag of an import
@@ -157,7 +149,7 @@ class DockerImages:
         bench = bench_digest(self.places)
         with docker_errors(f"looking for {tag}"):
             is_outdated = self.bench_digest_inside(tag) != bench
-            if _has_image(self.client, tag) and not (is_outdated and fresh):
+            if held_image_id(self.client, tag) and not (is_outdated and fresh):
                 if is_outdated:
                     progress(
                         f"{tag} contains an older bench/: trials mount the current one; `envmatrix "
@@ -174,11 +166,8 @@ class DockerImages:
 
     def _image_id(self, reference: str) -> str:
         """Return an image's id without prefix: Podman looks up short names in a registry, but not ids."""
-        try:
-            image = self.client.images.get(pull_reference(reference))
-        except ImageNotFound:
-            image = self.client.images.get(f"localhost/{reference}")
-        return str(image.id).removeprefix("sha256:")
+        image_id = held_image_id(self.client, pull_reference(reference))
+        return (image_id or reference).removeprefix("sha256:")
 
     def build_from(self, context: Path, text: str, tag: str, arguments: Mapping[str, str]) -> None:
         """Build a Dockerfile's text without network, and remove what a failed build leaves."""
@@ -208,16 +197,9 @@ class DockerImages:
         with docker_errors(f"looking for {parent}"):
             dockerfile_text = named_definition(DOCKER, environment, self._image_id(parent), publisher)
         progress(f"building {tag} on {parent}: only metadata changes")
-        archive = io.BytesIO()
-        with tarfile.open(fileobj=archive, mode="w") as tar:
-            member = tarfile.TarInfo("Dockerfile")
-            member.size = len(dockerfile_text.encode())
-            tar.addfile(member, io.BytesIO(dockerfile_text.encode()))
-        archive.seek(0)
         with docker_errors(f"building {tag}"), self.places.cache.exclusive_lock(tag):
-            self.client.images.build(
-                fileobj=archive, custom_context=True, tag=tag, rm=True, forcerm=True, network_mode="none"
-            )
+            dockerfile = io.BytesIO(dockerfile_text.encode())
+            self.client.images.build(fileobj=dockerfile, tag=tag, rm=True, forcerm=True, network_mode="none")
             self._remove_untagged(TITLE, named_labels(environment)[TITLE])
         return tag
 
@@ -236,12 +218,14 @@ class DockerImages:
                 target.write(chunk)
 
 
-def _has_image(client: DockerClient, tag: str) -> bool:
-    for name in (tag, f"localhost/{tag}"):
+def held_image_id(client: DockerClient, reference: str) -> str | None:
+    """Return the id of an image that the engine has; Podman has what it built or loaded below ``localhost/``."""
+    host, slash, _ = reference.partition("/")
+    names_registry = bool(slash) and (host == "localhost" or "." in host or ":" in host)
+    for name in (reference,) if names_registry else (reference, f"localhost/{reference}"):
         with contextlib.suppress(ImageNotFound):
-            client.images.get(name)
-            return True
-    return False
+            return str(client.images.get(name).id)
+    return None
 
 
 def _first_line(error: EngineError) -> str:

@@ -43,7 +43,7 @@ def container_name(reference: str) -> str:
     return f"envmatrix-{json_digest(reference)[:16]}"
 
 
-def start_argv(job: Job, image: str, program: str = "enroot") -> list[str]:
+def start_argv(job: Job, image: str) -> list[str]:
     """Return the command of a job in ``image``, a container's name or a squashfs file.
 
     Variables are set by ``env -i`` inside, so that none from Enroot or the host reach the process.
@@ -56,23 +56,13 @@ def start_argv(job: Job, image: str, program: str = "enroot") -> list[str]:
             remedy="use another folder for results, or set ENVMATRIX_CACHE to one",
         )
     variables = {**job.env, **preload_variable(job.preload)}
+    binds = (f"{source}:{target}:none:x-create=dir,bind,{mode}" for source, target, mode in mounts)
     return [
-        program,
-        "start",
-        *(w for s, t, mode in mounts for w in ("--mount", f"{s}:{t}:none:x-create=dir,bind,{mode}")),
-        "--mount",
-        "tmpfs:/tmp:tmpfs:x-create=dir,rw,mode=1777",
-        "--",
-        image,
-        "/bin/sh",
-        "-c",
-        'cd "$0" && exec "$@"',
-        str(job.mounts.start or WORK),
-        "/usr/bin/env",
-        "-i",
-        *(f"{name}={value}" for name, value in variables.items()),
-        *job.argv,
-    ]
+        "enroot", "start", *(word for bind in binds for word in ("--mount", bind)),
+        "--mount", "tmpfs:/tmp:tmpfs:x-create=dir,rw,mode=1777", "--", image,
+        "/bin/sh", "-c", 'cd "$0" && exec "$@"', str(job.mounts.start or WORK),
+        "/usr/bin/env", "-i", *(f"{name}={value}" for name, value in variables.items()), *job.argv,
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -17,27 +17,19 @@ from typing import IO
 from envmatrix.build import modules
 from envmatrix.build.cache import json_digest
 from envmatrix.build.images.file_listing import listing_argv, store_listing
-from envmatrix.build.libraries import LibraryBuilder, LibraryFolders
+from envmatrix.build.libraries import LibraryBuilder, LibraryFolders, loader_cache
 from envmatrix.build.lockfile import Section
 from envmatrix.build.locks import Locks
 from envmatrix.build.paths import BuildPaths
 from envmatrix.build.python import conda
 from envmatrix.build.python.bytecode import compile_bench
 from envmatrix.build.python.interpreters import Python, cached_python, inspect_interpreter
-from envmatrix.build.python.overlays import build_overlay, inspect_base_python
 from envmatrix.build.python.source_builds import check_uv, fetch_wheels
-from envmatrix.build.python.venvs import build_venv, site_packages
+from envmatrix.build.python.venvs import build_overlay, build_venv, inspect_base_python, site_packages
 from envmatrix.build.python.wheelhouse import EnvironmentWheels
-from envmatrix.build.system_libraries import loader_cache
 from envmatrix.engines import build_record as records
 from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, Prepared, log_of
-from envmatrix.engines.confinement import (
-    CgroupConfined,
-    Confinement,
-    cgroup_name,
-    plain_place,
-    prepare_confinement,
-)
+from envmatrix.engines.confinement import CgroupConfined, Confinement, cgroup_name, plain_place, prepare_confinement
 from envmatrix.errors import EngineError, EnvmatrixError, SkipEnvironmentError
 from envmatrix.plan.environment import Image, Library
 from envmatrix.plan.export_lines import posix_quote
@@ -125,23 +117,18 @@ class LocalEngine(CgroupConfined, Engine):
         return replace(prepared, facts=facts, variables=loaded.variables)
 
     def _build(
-        self,
-        image: Image,
-        libraries: tuple[Library, ...],
-        python: Python,
-        progress: ProgressCallback,
+        self, image: Image, libraries: tuple[Library, ...], python: Python, progress: ProgressCallback,
         variables: Mapping[str, str] | None = None,
-    ) -> Prepared:
-        cache = self.places.cache
-        locks = Locks(self.places.locks, cache, progress)
+    ) -> Prepared:  # fmt: skip
+        locks = Locks(self.places.locks, self.places.cache, progress)
         without = ""
         if image.on_host:
-            reference, program, facts = self._given_python(image, python, locks, progress)
+            reference, program, facts = self._given_python(image, python, locks)
             torch, without = self._find_torch(program, image, facts, variables)
             facts = {**facts, **torch}
         else:
-            reference, program, facts = self._locked_venv(image, python, locks, progress)
-        host = python if not image.on_host else cached_python(cache, None)
+            reference, program, facts = self._locked_venv(image, python, locks)
+        host = python if not image.on_host else cached_python(locks.cache, None)
         folders: LibraryFolders = LibraryBuilder(locks, host).build(libraries, image)
         facts = {**facts, "python": python.version, **folders.facts}
         return Prepared(
@@ -164,9 +151,7 @@ class LocalEngine(CgroupConfined, Engine):
             self.places.cache.write(file, json.dumps(torch))
         return torch, without
 
-    def _given_python(
-        self, image: Image, python: Python, locks: Locks, progress: ProgressCallback
-    ) -> tuple[str, str, dict[str, str]]:
+    def _given_python(self, image: Image, python: Python, locks: Locks) -> tuple[str, str, dict[str, str]]:
         """Return an existing Python, or a venv over it with its missing requirements."""
         if image.modules:
             return python.path, python.path, {}
@@ -174,30 +159,18 @@ class LocalEngine(CgroupConfined, Engine):
         had = {f"package conda:{name}": version for name, version in base.conda}
         if not image.requirements:
             return python.path, python.path, {"over_packages": base.digest, **had}
-        wheels, facts = self._fetch_locked(image, python, locks.overlay_lock(image, python, base), progress)
-        folder = build_overlay(self.places.cache, python, base, wheels, progress)
+        wheels, facts = _fetch_locked(image, python, locks.overlay_lock(image, python, base), locks)
+        folder = build_overlay(locks.cache, python, base, wheels, locks.progress)
         facts = {"over": python.path, "over_packages": base.digest, **had, **facts}
         return str(folder), str(folder / "bin" / "python"), facts
 
-    def _locked_venv(
-        self, image: Image, python: Python, locks: Locks, progress: ProgressCallback
-    ) -> tuple[str, str, dict[str, str]]:
-        wheels, facts = self._fetch_locked(image, python, locks.image_lock(image, python), progress)
-        folder = build_venv(self.places.cache, python, wheels, progress)
+    def _locked_venv(self, image: Image, python: Python, locks: Locks) -> tuple[str, str, dict[str, str]]:
+        wheels, facts = _fetch_locked(image, python, locks.image_lock(image, python), locks)
+        folder = build_venv(locks.cache, python, wheels, locks.progress)
         program = str(folder / "bin" / "python")
         listing = run(listing_argv(program, str(site_packages(folder))), limit_s=_LISTING_S).stdout
         files_digest = store_listing(self.places.cache, listing)
         return str(folder), program, {**facts, "files_digest": files_digest, **wheels.facts}
-
-    def _fetch_locked(
-        self, image: Image, python: Python, locked: tuple[Path, Section], progress: ProgressCallback
-    ) -> tuple[EnvironmentWheels, dict[str, str]]:
-        """Return the wheels of a lock and the facts about it."""
-        path, section = locked
-        check_uv(self.places.cache, section.packages)
-        wheels = fetch_wheels(self.places.cache, image, locked, python, progress)
-        packages = {f"package {pin.name}": pin.version for pin in section.packages}
-        return wheels, {"lock": path.name, "lock_digest": section.digest, **packages}
 
     def inside(self, mounts: Mounts) -> Mapping[str, str]:
         """Return host paths: a local process sees all files."""
@@ -267,6 +240,16 @@ def guarded_job(
             yield running
 
 
+def _fetch_locked(
+    image: Image, python: Python, section: Section, locks: Locks
+) -> tuple[EnvironmentWheels, dict[str, str]]:
+    """Return the wheels of a lock and the facts about it."""
+    check_uv(locks.cache, section.packages)
+    wheels = fetch_wheels(locks.cache, image, section, python, locks.progress)
+    packages = {f"package {pin.name}": pin.version for pin in section.packages}
+    return wheels, {"lock": section.lock.name, "lock_digest": section.digest, **packages}
+
+
 def _variables(job: Job) -> dict[str, str]:
     variables = modules.merge_module_variables(job.prepared.variables, job.env)
     driver = "" if "libcuda.so.1" in (job.prepared.loader or ()) else driver_search_path()
@@ -307,10 +290,10 @@ def _import_torch(python: str, image: Image, variables: Mapping[str, str]) -> tu
         version, file = parse_last_json(result.stdout)
     except ValueError:
         if "libcuda" in result.stderr and not has_gpu():
-            reason = f"{subject} ({python}) has a PyTorch for CUDA, and this machine has no GPU"
+            reason = "has a PyTorch for CUDA, and this machine has no GPU"
             remedy = "use a machine with a GPU (/dev/nvidia0), or an interpreter with a PyTorch for the CPU"
-            return {}, f"{reason}\n  -> {remedy}"
-        reason = f"{subject} ({python}) cannot import torch: {result.last_words(1)}"
-        remedy = f"install PyTorch for it (`{python} -m pip install torch`), or name another interpreter"
-        return {}, f"{reason}\n  -> {remedy}"
+        else:
+            reason = f"cannot import torch: {result.last_words(1)}"
+            remedy = f"install PyTorch for it (`{python} -m pip install torch`), or name another interpreter"
+        return {}, f"{subject} ({python}) {reason}\n  -> {remedy}"
     return {"torch": version, "torch_file": file}, ""

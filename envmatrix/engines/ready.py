@@ -1,4 +1,4 @@
-"""Prepare ready-made images: inspect what they contain, and mount missing libraries without changing them."""
+"""Prepare ready-made images: find, pull or load them, inspect what they contain, and mount missing libraries."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from envmatrix.build.cache import disk_errors, file_digest
 from envmatrix.build.images.definitions import LIBRARIES
 from envmatrix.build.libraries import LibraryBuilder, LibraryFolders
 from envmatrix.build.locks import Locks
 from envmatrix.build.paths import BuildPaths
 from envmatrix.build.python.interpreters import cached_python
 from envmatrix.engines.base import Prepared
+from envmatrix.engines.docker_client import DockerClient, docker_errors
+from envmatrix.engines.docker_images import DockerImages, held_image_id, pull_reference
 from envmatrix.errors import EngineError, SkipEnvironmentError
+from envmatrix.matrix.values import is_image_file
 from envmatrix.plan.environment import Image, Library
 from envmatrix.system.process import parse_last_json
 from envmatrix.system.progress import ProgressCallback
@@ -141,3 +145,51 @@ def image_file(image: Image) -> Path:
             remedy="name an existing file, relative to the folder that you start in",
         )
     return file
+
+
+_LOADED_REPOSITORY = "envmatrix/loaded"
+
+
+def prepare_ready_docker_image(
+    images: DockerImages, engine: str, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback
+) -> Prepared:
+    """Find a ready-made image, and return it by its id."""
+
+    def inside(argv: Sequence[str], mounted: Mapping[str, str]) -> str:
+        with docker_errors(f"inspecting {image.ready}"):
+            return images.output(image_id, argv, mounted, tmpfs=["/tmp"])  # noqa: S108
+
+    image_id = ready_image_id(images.client, image, progress)
+    return prepare_ready_image(images.places, engine, image, libraries, (image_id, image_id), inside, progress)
+
+
+def ready_image_id(client: DockerClient, image: Image, progress: ProgressCallback) -> str:
+    """Return the id of a ready-made image; pull or load it if needed."""
+    name = str(image.ready)
+    with docker_errors(f"looking for image {name}"):
+        if is_image_file(name):
+            return _load_archive(client, image, progress)
+        reference = pull_reference(name)
+        if image_id := held_image_id(client, reference):
+            return image_id
+        progress(f"pulling {reference}")
+        return str(client.images.pull(reference).id)
+
+
+def _load_archive(client: DockerClient, image: Image, progress: ProgressCallback) -> str:
+    file = image_file(image)
+    if file.suffix == ".sif":
+        raise SkipEnvironmentError(
+            f"image {image.name} is a SIF file, which Docker and Podman cannot start",
+            remedy="use `--engine apptainer` for it, or name the Docker image that it was built from",
+        )
+    tag = file_digest(file)[:24]
+    if image_id := held_image_id(client, f"{_LOADED_REPOSITORY}:{tag}"):
+        return image_id
+    progress(f"loading {file}")
+    with disk_errors(file), file.open("rb") as archive:
+        images = client.images.load(archive)
+    if not images:
+        raise SkipEnvironmentError(f"image: {file} is not a Docker archive", remedy="create it with `docker save`")
+    images[0].tag(_LOADED_REPOSITORY, tag)
+    return str(images[0].id)

@@ -12,8 +12,7 @@ from envmatrix.build.images.file_listing import ENGINE_PATHS, listing_argv
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.apptainer_command import NO_CONFIG, find_program, identity, lacks_privilege
 from envmatrix.engines.podman import image_source
-from envmatrix.engines.ready import image_file
-from envmatrix.engines.ready_docker import find_image_id
+from envmatrix.engines.ready import image_file, ready_image_id
 from envmatrix.errors import EngineError, EnvmatrixError
 from envmatrix.matrix.values import is_image_file
 from envmatrix.plan.environment import Image
@@ -92,7 +91,7 @@ def ready_sif(places: BuildPaths, image: Image, progress: ProgressCallback) -> t
         return _sif_from(cache, digest, f"{file}", lambda archive: archive.symlink_to(file), progress), digest
     if docker := image_source(places):
         with docker.client(f"saving {name}") as client:
-            digest = find_image_id(client, image, progress)
+            digest = ready_image_id(client, image, progress)
 
             def save(archive: Path) -> None:
                 with disk_errors(archive), archive.open("wb") as file:

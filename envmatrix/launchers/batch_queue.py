@@ -178,7 +178,9 @@ class BatchLauncher(BlockLauncher):
         try:
             queue = self._queue()
             if queue is not None:
-                yield from self._steer(queue, work)
+                yield from self._submit_backlog(queue, work)
+                for pending in list(self._pending_blocks.values()):
+                    yield from self._follow(pending, self._state(pending, queue), work)
             self._note(silent=queue is None)
         except SilentError:  # any command may be the first to find that it does not answer
             self._note(silent=True)
@@ -207,11 +209,6 @@ class BatchLauncher(BlockLauncher):
     def _state(self, pending: PendingBlock, queue: Sequence[QueuedJob]) -> QueuedJob | None:
         """Return the state of a block's job, None if the batch system does not know it."""
         return self._job_named(pending, queue)
-
-    def _steer(self, queue: Sequence[QueuedJob], work: Work) -> Trials:
-        yield from self._submit_backlog(queue, work)
-        for pending in list(self._pending_blocks.values()):
-            yield from self._follow(pending, self._state(pending, queue), work)
 
     def _submit_backlog(self, queue: Sequence[QueuedJob], work: Work) -> Trials:
         """Submit the waiting blocks that can run now."""

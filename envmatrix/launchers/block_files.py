@@ -11,11 +11,12 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from envmatrix.results import NodeCheck, write_whole
 from envmatrix.system.atomic_files import write_with_retry
@@ -79,6 +80,7 @@ class Begun:
 
 
 _END, _BEGUN = TypeAdapter(TrialEnd), TypeAdapter(Begun)
+Document = TypeVar("Document")
 
 
 @dataclass(frozen=True)
@@ -86,11 +88,6 @@ class BlockFolder:
     """The folder of one block: scripts, starts, and one folder for every finished trial."""
 
     path: Path
-
-    @property
-    def exists(self) -> bool:
-        """Whether a job was ever made for this block."""
-        return exists(self.path)
 
     @property
     def attempt(self) -> int:
@@ -136,11 +133,7 @@ class BlockFolder:
 
     def begun(self, attempt: int) -> Begun | None:
         """Return the record that an attempt's job wrote when it started; None if there is none."""
-        body = _json(self.path / f"begun-{attempt}")
-        try:
-            return None if body is None else _BEGUN.validate_python(body)
-        except ValidationError:
-            return None
+        return _document(_BEGUN, self.path / f"begun-{attempt}")
 
     def stopped(self, attempt: int) -> tuple[int, str, str] | None:
         """Return (status, node, path) of an attempt whose script stopped by itself."""
@@ -156,9 +149,7 @@ class BlockFolder:
 
     def end(self, trial: str) -> TrialEnd | None:
         """Return how a trial ended; None if it has not ended."""
-        folder = self.path / trial
-        body = _json(folder / "end")
-        return None if body is None else trial_end(folder, body)
+        return _document(_END, self.path / trial / "end", folder=self.path / trial)
 
     def set_aside(self, unit: str, trial: str = "") -> Path | None:
         """Move the files of ``unit`` away if its ``end`` is damaged (such as by a full disk), so that it runs again.
@@ -188,7 +179,7 @@ class BlockFolder:
 
     def forget(self, trial: str) -> None:
         """Delete the files of a trial that is in trials.jsonl; a marker keeps a requeued job from repeating it."""
-        if not self.exists:
+        if not exists(self.path):
             return
         mark = self.path / f"{trial}.done"
         write_with_retry(mark.touch, mark)
@@ -218,14 +209,6 @@ class BlockFolder:
         return _read(self.path / f"ended-{self.attempt}").strip().partition(" ")[2] or "UNKNOWN"
 
 
-def trial_end(folder: Path, body: Mapping[str, object]) -> TrialEnd | None:
-    """Parse the document ``end``; None if it is damaged."""
-    try:
-        return _END.validate_python({**body, "folder": folder})
-    except ValidationError:
-        return None
-
-
 def block_folders(root: Path) -> list[BlockFolder]:
     """Return the folders of all blocks that a job was ever made for."""
     names = read_with_retry(lambda: [entry.name for entry in os.scandir(root)], root) or []
@@ -240,10 +223,10 @@ def _read(path: Path) -> str:
     return (body or b"").decode(errors="replace")
 
 
-def _json(path: Path) -> dict[str, object] | None:
-    """Return a JSON document; None if it is missing or damaged."""
+def _document(adapter: TypeAdapter[Document], file: Path, **more: object) -> Document | None:
+    """Return a document that a job wrote, with ``more`` fields; None if it is missing or damaged."""
     try:
-        body = json.loads((read_with_retry(lambda: read_bytes(path), path) or b"").decode())
-    except (RefusedFileError, ValueError, RecursionError):
+        body = json.loads((read_with_retry(lambda: read_bytes(file), file) or b"").decode())
+        return adapter.validate_python({**body, **more})
+    except (RefusedFileError, ValueError, TypeError, RecursionError):
         return None
-    return body if isinstance(body, dict) else None

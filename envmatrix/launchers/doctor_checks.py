@@ -15,7 +15,7 @@ from envmatrix.build.paths import project_paths
 from envmatrix.engines.catalog import ENGINES
 from envmatrix.launchers import doctor_software as software
 from envmatrix.launchers.catalog import LAUNCHERS
-from envmatrix.launchers.doctor_finding import Finding, State, bad, good, note, read_system_file
+from envmatrix.launchers.doctor_software import Finding, State, bad, good, note, read_system_file
 from envmatrix.report.catalog import REPORTS
 from envmatrix.system import project
 from envmatrix.system.plugins import ExtensionError

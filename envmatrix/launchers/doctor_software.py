@@ -1,4 +1,7 @@
-"""Checks of installed software: Slurm, CUDA, XLA, modules, Apptainer, Enroot and the local engine."""
+"""Findings of ``envmatrix doctor``, and its checks of installed software.
+
+These are Slurm, CUDA, XLA, modules, Apptainer, Enroot and the local engine.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,53 @@ import shutil
 import stat
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from envmatrix.engines.apptainer_command import find_program, lacks_privilege, needs_namespace
 from envmatrix.engines.confinement import limit_holder
 from envmatrix.errors import NoTrialError
-from envmatrix.launchers.doctor_finding import Finding, State, bad, good, note, read_system_file
 from envmatrix.system import project
 from envmatrix.system.cuda_driver import OLDEST_DRIVERS, loaded_driver, version_text
 from envmatrix.system.host import has_gpu
 from envmatrix.system.process import Order, Place, run, run_logged
+
+State = Literal["good", "note", "bad"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check: ``bad`` distorts timings or stops a run, ``note`` is for information."""
+
+    subject: str
+    state: State
+    found: str
+    remedy: str = ""
+
+
+def good(subject: str, found: str) -> Finding:
+    """Return that something is as it should be."""
+    return Finding(subject, "good", found)
+
+
+def note(subject: str, found: str, remedy: str = "") -> Finding:
+    """Return something to know."""
+    return Finding(subject, "note", found, remedy)
+
+
+def bad(subject: str, found: str, remedy: str = "") -> Finding:
+    """Return something that distorts timings or stops a run."""
+    return Finding(subject, "bad", found, remedy)
+
+
+def read_system_file(path: str, root: Path) -> str:
+    """Return the text of a file of /proc or /sys below ``root``, '' if it cannot be read."""
+    try:
+        return (root / path.lstrip("/")).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
 
 _COMMAND_LIMIT_S = 15.0
 _SLURM_COMMANDS = ("sbatch", "scancel", "scontrol", "sinfo", "squeue", "sacct")
@@ -210,16 +250,13 @@ def apptainer(root: Path) -> Iterator[Finding]:
 
 
 def _namespace_problems(root: Path) -> Iterator[tuple[str, str]]:
-    for setting, disabling_value in (
-        ("/proc/sys/user/max_user_namespaces", "0"),
-        ("/proc/sys/user/max_mnt_namespaces", "0"),
-        ("/proc/sys/kernel/unprivileged_userns_clone", "0"),
-        ("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1"),
+    for kind, name, disabling_value, enabling_value in (
+        ("user", "user.max_user_namespaces", "0", "15000"),
+        ("mount", "user.max_mnt_namespaces", "0", "15000"),
+        ("user", "kernel.unprivileged_userns_clone", "0", "1"),
+        ("user", "kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
     ):
-        if read_system_file(setting, root) == disabling_value:
-            name = setting.removeprefix("/proc/sys/").replace("/", ".")
-            enabling_value = {"0": "15000" if "max" in name else "1", "1": "0"}[disabling_value]
-            kind = "mount" if "mnt" in name else "user"
+        if read_system_file(f"/proc/sys/{name.replace('.', '/')}", root) == disabling_value:
             yield f"no {kind} namespaces ({name} = {disabling_value})", f"sudo sysctl {name}={enabling_value}"
 
 

@@ -9,14 +9,7 @@ from collections.abc import Sequence
 from envmatrix.errors import InputError
 from envmatrix.launchers.base import Option
 from envmatrix.launchers.batch_queue import BatchKind
-from envmatrix.launchers.batch_system import (
-    COMMON,
-    BatchSystem,
-    QueuedJob,
-    Submission,
-    ask,
-    host_of_cpus,
-)
+from envmatrix.launchers.batch_system import COMMON, BatchSystem, QueuedJob, Submission, ask, host_of_cpus
 from envmatrix.system.host import Host
 
 _JOB = re.compile(r"<job_list .*?</job_list>", re.DOTALL)
@@ -57,11 +50,7 @@ class GridEngine(BatchSystem):
         pe, _, slots = "".join(self.values("pe")).partition(":")
         if pe and not slots.isdecimal():
             raise InputError("--pe: a parallel environment and its slots are needed", remedy="such as `--pe smp:16`")
-        return [
-            *self.queue(),
-            *(("-pe", pe, slots) if pe else ()),
-            *(("-l", ",".join(resources)) if resources else ()),
-        ]
+        return [*self.queue(), *(("-pe", pe, slots) if pe else ()), *(("-l", ",".join(resources)) if resources else ())]
 
     def jobs(self) -> list[QueuedJob] | None:
         """Return this user's unfinished jobs; None if Grid Engine does not answer."""

@@ -13,13 +13,7 @@ from envmatrix.system.printable import printable_text
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.failure_reason import log_tail
 from envmatrix.trials.interleaving_eligibility import has_one_process
-from envmatrix.trials.program.failure_hints import (
-    crowd_hint,
-    keyboard_hint,
-    missing_module_hint,
-    outside_path_hint,
-    start_hint,
-)
+from envmatrix.trials.program.failure_hints import missing_module_hint, outside_path_hint, start_hint, system_hints
 from envmatrix.trials.program.variables import dropped_variables_hint, missing_module_text
 from envmatrix.units import as_budget, as_duration, as_hours, is_too_long
 
@@ -135,12 +129,11 @@ class FirstBlockCheck:
         lines = (
             module,
             start_hint(output, folder),
-            keyboard_hint(output),
-            crowd_hint(output),
+            *system_hints(output),
             outside_path_hint(workload, output),
             dropped_variables_hint(workload, sources, output, by_option=by_option),
         )
-        return [line for line in lines if line]
+        return list(filter(None, lines))
 
     def _less_work_lines(self, trial: Trial) -> list[str]:
         """Return a warning that the program may have found what its trial run left outside its folder."""

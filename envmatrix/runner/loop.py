@@ -20,9 +20,8 @@ from envmatrix.results import Reading, RunFolder, Trial
 from envmatrix.results.elapsed import ElapsedTime
 from envmatrix.results.plan_check import RejectedLine
 from envmatrix.runner.budget_check import FirstBlockCheck
-from envmatrix.runner.continuations import Continuations
 from envmatrix.runner.running_estimate import RunningEstimate
-from envmatrix.runner.steady_state_runs import SteadyStateRuns
+from envmatrix.runner.steady_state_runs import Continuations, SteadyStateRuns
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.stopping.racing import Race
 from envmatrix.system.machine_lock import alone_on_machine
@@ -362,8 +361,8 @@ class _Loop:
 
     def looks(self) -> Iterator[Trial]:
         """Make the steady-state runs that there is time for, except for arms that never succeeded."""
-        facts = self.estimate.outcomes()
-        broken = [arm for arm, outcomes in facts.items() if outcomes and not outcomes["ok"]]
+        facts = self.estimate.measured.facts
+        broken = [arm for arm, fact in facts.items() if fact.outcomes and not fact.outcomes["ok"]]
         return self.long.run(self._steady_runs_left_s, broken)
 
     def has_steady_runs(self) -> bool:

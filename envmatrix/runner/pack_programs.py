@@ -14,8 +14,7 @@ from envmatrix.errors import InputError, StoreError, Where
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.model import Workload
 from envmatrix.results import Run
-from envmatrix.runner.pack_archive import Content
-from envmatrix.runner.pack_manifest import is_safe
+from envmatrix.runner.pack_archive import Content, is_safe
 from envmatrix.system.shared_files import exists, read_with_retry
 
 #: Default limit for all programs of a pack together, in bytes.

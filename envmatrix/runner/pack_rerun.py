@@ -20,10 +20,8 @@ from envmatrix.matrix.parse import parse
 from envmatrix.plan.environment import all_libraries
 from envmatrix.results import Run, RunFolder
 from envmatrix.results.anonymize import local_anonymizer
-from envmatrix.runner.pack_archive import unpack
-from envmatrix.runner.pack_images import image_files, load_packed_images
-from envmatrix.runner.pack_libraries import add_packed_libraries, mount_libraries
-from envmatrix.runner.pack_manifest import Manifest
+from envmatrix.runner.pack_archive import Manifest, unpack
+from envmatrix.runner.pack_contents import add_packed_libraries, image_files, load_packed_images, mount_libraries
 from envmatrix.runner.pack_programs import check_requirements_present, use_local_programs, use_packed_programs
 from envmatrix.system import project
 from envmatrix.system.atomic_files import read_text

@@ -57,13 +57,9 @@ class LineProgress:
         self.close()
         if not self.quiet:
             turns = f"block {slot.block + 1}: {together} interleaved processes run"
-            activity = turns if together > 1 else f"{self.where(slot)} runs"
+            trial = f"block {slot.block + 1}, trial {slot.position + 1} of {len(self.plan.arms_of(slot.block))}"
+            activity = turns if together > 1 else f"{trial}: {slot.arm.environment} runs"
             self.ticker = Heartbeat(self.progress, activity, self.every_s)
-
-    def where(self, slot: Slot) -> str:
-        """Return which trial of which block this is."""
-        arms = len(self.plan.arms_of(slot.block))
-        return f"block {slot.block + 1}, trial {slot.position + 1} of {arms}: {slot.arm.environment}"
 
     def close(self) -> None:
         """Stop reports on the last trial."""

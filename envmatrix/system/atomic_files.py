@@ -1,4 +1,4 @@
-"""Write files of a results folder atomically, and report disk errors with remedies."""
+"""Write files of a results folder atomically, retry while it is unavailable, and report disk errors with remedies."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import errno
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import IO, TypeVar
 
 from pydantic import JsonValue
 
+from envmatrix.block import interrupts
 from envmatrix.errors import StoreError, Where
 from envmatrix.system.json_text import parse_json
+from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.regular_files import (
     RefusedFileError,
     decode_error_position,
@@ -23,7 +27,6 @@ from envmatrix.system.regular_files import (
     read_bytes,
     read_lines,
 )
-from envmatrix.system.write_retry import insisting
 
 T = TypeVar("T")
 _CHUNK_BYTES = 2**16
@@ -37,6 +40,43 @@ _REMEDIES = {
     errno.ENOLCK: "its file system does not support locks: mount it with them (flock), or use another folder: --output",
     errno.ESTALE: "its file system is unavailable: when it is back, run `envmatrix resume`",
 }
+#: Seconds that a folder may stay read-only, as during a server's failover, before the run stops.
+RETRY_LIMIT_S = 120.0
+_PAUSE_S = 0.5
+_TRANSIENT_ERRORS = frozenset({errno.EROFS, errno.ESTALE})
+_say: ContextVar[ProgressCallback | None] = ContextVar("progress", default=None)
+
+
+@contextmanager
+def retry_writes(progress: ProgressCallback) -> Iterator[None]:
+    """Enable retries in ``insisting``, and report them to ``progress``; without it errors are raised at once."""
+    token = _say.set(progress)
+    try:
+        yield
+    finally:
+        _say.reset(token)
+
+
+def insisting(act: Callable[[], T], path: Path) -> T:
+    """Return the result of ``act``, which is repeated while ``path`` is temporarily not writable."""
+    progress = _say.get()
+    began = time.monotonic()
+    is_reported = False
+    while True:
+        try:
+            result = act()
+        except OSError as error:
+            late = time.monotonic() - began > RETRY_LIMIT_S
+            if progress is None or late or error.errno not in _TRANSIENT_ERRORS or interrupts.came():
+                raise
+            if not is_reported:
+                progress(f"{path}: {error.strerror}; retrying for at most {RETRY_LIMIT_S:.0f} s")
+            is_reported = True
+            time.sleep(_PAUSE_S)
+        else:
+            if is_reported and progress:
+                progress(f"{path} is writable again after {time.monotonic() - began:.0f} s")
+            return result
 
 
 def store_error(error: OSError, path: Path, line: int | None = None) -> StoreError:

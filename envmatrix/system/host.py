@@ -1,4 +1,7 @@
-"""Facts about this machine, for templates in matrix.yaml and for run.json."""
+"""Facts about this machine, for templates in matrix.yaml and for run.json.
+
+This file also runs alone, on a host without envmatrix (launchers/ssh.py).
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,8 @@ import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:  # this file also runs alone, on a host without envmatrix (launchers/ssh.py)
-    from envmatrix.system.bench_options import Processor
+from types import ModuleType
+from typing import Any
 
 _NODES = Path("/sys/devices/system/node")
 _NVIDIA, _AMD, _INTEL = "0x10de", "0x1002", "0x8086"
@@ -44,7 +45,7 @@ class Host:
     @property
     def memory_nodes(self) -> tuple[int, ...]:
         """The memory nodes that this process may use; empty if unknown, as for a cluster node."""
-        allowed = _field(_read(Path("/proc/self/status")), "Mems_allowed_list") if self.kernel is not None else ""
+        allowed = status_field("Mems_allowed_list") if self.kernel is not None else ""
         return parse_cpus(allowed) if allowed else ()
 
     def node_facts(self, cpus: Iterable[int]) -> dict[str, str]:
@@ -164,27 +165,29 @@ def _one_per_core(cpus: Iterable[int], root: Path) -> tuple[int, ...]:
     return tuple(first_cpus)
 
 
-def _field(text: str, name: str) -> str:
-    lines = (line.partition(":") for line in text.splitlines())
-    return next((value.strip() for key, _, value in lines if key.strip() == name), "")
+def status_field(name: str) -> str:
+    """Return a value of this process's /proc/self/status (proc_pid_status(5)); '' if it is not there."""
+    lines = (line.partition(":") for line in _read(Path("/proc/self/status")).splitlines())
+    return next((value.strip() for key, _, value in lines if key == name), "")
 
 
-def _os_release() -> Mapping[str, str]:
+def os_release() -> Mapping[str, str]:
+    """Return the facts about this machine's distribution (os-release(5)); {} if it has none."""
     try:
         return platform.freedesktop_os_release()
     except OSError:
         return {}
 
 
-def this_host(root: Path = Path("/"), processor: Processor | None = None) -> Host:
+def this_host(root: Path = Path("/"), processor: ModuleType | None = None) -> Host:
     """Collect the facts about this machine; ``root`` is the folder that has its /proc and /sys.
 
     ``processor`` is the module ``bench/processor.py``, which is loaded if it is not given.
     """
     if processor is None:
-        from envmatrix.system import bench_options
+        from envmatrix.system import bench_modules
 
-        processor = bench_options.processor()
+        processor = bench_modules.processor
     cpuinfo = _read(root / "proc/cpuinfo")
     cpus = tuple(sorted(os.sched_getaffinity(0)))
     nodes = len(list((root / "sys/devices/system/node").glob("node[0-9]*")))
@@ -192,7 +195,7 @@ def this_host(root: Path = Path("/"), processor: Processor | None = None) -> Hos
         name=socket.gethostname(),
         kernel=platform.release(),
         machine=platform.machine(),
-        distribution=_os_release().get("PRETTY_NAME") or None,
+        distribution=os_release().get("PRETTY_NAME") or None,
         cpu_model=processor.model(cpuinfo) or platform.processor() or None,
         cpus=cpus,
         physical_cpus=_one_per_core(cpus, root),

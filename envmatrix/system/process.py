@@ -18,16 +18,8 @@ from envmatrix.errors import NoTrialError
 from envmatrix.system.start_errors import start_remedy
 
 __all__ = [
-    "Exit",
-    "Finished",
-    "Order",
-    "Place",
-    "SupervisedProcess",
-    "output_streams",
-    "parse_last_json",
-    "run",
-    "run_logged",
-]
+    "Exit", "Finished", "Order", "Place", "SupervisedProcess", "output_streams", "parse_last_json", "run", "run_logged",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,7 @@ from envmatrix.matrix.parse import locate_key
 from envmatrix.plan.environment import Environment, all_libraries, resolve_environment
 from envmatrix.results import Run, RunFolder, write_whole
 from envmatrix.results.run import SideOf
-from envmatrix.trials.images import (
-    ImageBuilder,
-    Images,
-    build_places,
-    check_images_unchanged,
-    matrix_locks_folder,
-    side_matrix_path,
-)
+from envmatrix.trials.images import Images, build_places, check_images_unchanged, matrix_locks_folder, side_matrix_path
 
 
 @dataclass(frozen=True)
@@ -41,10 +34,6 @@ class Side:
     def source(self) -> Path:
         """The file to name in error messages."""
         return self.file or Path(self.matrix.path)
-
-    def image_builder(self, engine_names: tuple[str, ...], bench: Path) -> ImageBuilder:
-        """Return the builder of this side's images."""
-        return ImageBuilder.open(engine_names, all_libraries(self.matrix), Path(self.matrix.path), bench)
 
     def of_run(self) -> SideOf:
         """Return this side's entry in run.json."""

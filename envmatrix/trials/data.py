@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from envmatrix.errors import EnvmatrixError
@@ -22,18 +22,24 @@ def data_folder() -> Path:
     return project.cache_folder() / "data"
 
 
-def prepare_data_sets(workloads: Iterable[Workload], bench: Path, progress: ProgressCallback) -> dict[str | None, str]:
-    """Make the data sets of built-in workloads available; return requested name (None: the default) -> available name.
+def pin_data_sets(workloads: Mapping[str, Workload], bench: Path, progress: ProgressCallback) -> dict[str, Workload]:
+    """Make the data sets of built-in workloads available; return the workloads with the data sets that are available.
 
-    Containers have no network, so this runs on the host. `python -m bench data` needs only the standard library, so the
-    host's own Python runs it.
+    So a resumed run reads the same data. Containers have no network, so this runs on the host. `python -m bench data`
+    needs only the standard library, so the host's own Python runs it.
     """
     data_folder().mkdir(parents=True, exist_ok=True)
-    requested_names = {_requested_name(workload) for workload in workloads if not workload.command}
-    return {name: _prepare_data_set(bench, name, progress) for name in sorted(requested_names, key=str)}
+    built_in = {key: workload for key, workload in workloads.items() if not workload.command}
+    requested = {key: workload.options.get("data") for key, workload in built_in.items()}
+    names = sorted(dict.fromkeys(requested.values()), key=str)
+    available = {name: _prepare_data_set(bench, name, progress) for name in names}
+    return dict(workloads) | {
+        key: workload.model_copy(update={"options": {**workload.options, "data": available[requested[key]]}})
+        for key, workload in built_in.items()
+    }
 
 
-def _prepare_data_set(bench: Path, name: str | None, progress: ProgressCallback) -> str:
+def _prepare_data_set(bench: Path, name: object, progress: ProgressCallback) -> str:
     argv = [sys.executable, "-m", "bench", "data", f"--data-dir={data_folder()}", *([f"--data={name}"] if name else [])]
     finished = run(argv, cwd=bench.parent, limit_s=_DOWNLOAD_LIMIT_S)
     lines = finished.stdout.strip().splitlines()
@@ -43,15 +49,3 @@ def _prepare_data_set(bench: Path, name: str | None, progress: ProgressCallback)
     if report["stand_in"] and report["name"] != name:
         progress(f"data: {report['name']}, generated; the real data set is not available ({report.get('reason')})")
     return str(report["name"])
-
-
-def pin_data_set(workload: Workload, names: Mapping[str | None, str]) -> Workload:
-    """Return a workload with the available data set, so that a resumed run reads the same one."""
-    if workload.command:
-        return workload
-    return workload.model_copy(update={"options": {**workload.options, "data": names[_requested_name(workload)]}})
-
-
-def _requested_name(workload: Workload) -> str | None:
-    name = workload.options.get("data")
-    return None if name is None else str(name)

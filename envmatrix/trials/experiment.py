@@ -23,7 +23,7 @@ from envmatrix.system import bench_options, project
 from envmatrix.system.host import Host, format_cpus, parse_cpus, this_host
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.comparison_sides import Side, check_sides, save_side_matrices
-from envmatrix.trials.data import data_folder, pin_data_set, prepare_data_sets
+from envmatrix.trials.data import data_folder, pin_data_sets
 from envmatrix.trials.feasibility import (
     arms_that_cannot_run,
     check_batch_split,
@@ -100,10 +100,7 @@ def snapshot_bench(source: Path | None = None) -> tuple[str, Path]:
     source = source or project.bench_folder()
     digest = bench_options.folder_digest(source)
     target = _bench_copy_path(digest)
-    Cache(project.cache_folder()).folder(
-        target.parent,
-        lambda place: _copy_bench(source, place / "bench", digest),
-    )
+    Cache(project.cache_folder()).folder(target.parent, lambda place: _copy_bench(source, place / "bench", digest))
     return digest, target
 
 
@@ -151,12 +148,14 @@ def create_experiment(
     unavailable_arms = {arm.name for arm in arms if (arm.runs, arm.engine) in unavailable}
     design, arms = decide_schedule(design, arms, environments_by_name, placed_workloads, engines, unavailable_arms)
     lacking_reasons = arms_that_cannot_run(arms, environments_by_name, placed_workloads, prepared_images, elsewhere)
+    pinned_workloads = pin_data_sets(placed_workloads, bench, progress)
+    workloads = {name: pass_available_variables(entry, progress) for name, entry in pinned_workloads.items()}
     created = datetime.datetime.now(datetime.timezone.utc)
     run = Run(
         name=new_run.name or f"{design.name}-{created:%Y%m%d-%H%M%S}", created=created.isoformat(timespec="seconds"),
         design=design, arms=arms, matrix_digest=matrix.digest, bench_digest=digest, host=host,
         versions={"envmatrix": __version__}, environments=environments_by_name,
-        workloads=(workloads := _pin_data_sets(placed_workloads, bench, progress)),
+        workloads=workloads,
         programs={name: files for name, entry in workloads.items() if (files := program_files(entry))},
         libraries=all_libraries(matrix),
         images={f"{image}@{engine}": dict(prepared.facts) for (image, engine), prepared in prepared_images.items()},
@@ -191,7 +190,10 @@ def _prepare_sides(
     host: Host, bench: Path, given: Images | None, progress: ProgressCallback,
 ) -> tuple[Mapping[str, Engine], dict[tuple[str, str], Prepared], dict[tuple[str, str], str]]:  # fmt: skip
     """Return engines, ready images, and reasons per unavailable (environment, engine)."""
-    builders = {side.name: side.image_builder(engine_names, bench) for side in sides}
+    builders = {
+        side.name: ImageBuilder.open(engine_names, all_libraries(side.matrix), Path(side.matrix.path), bench)
+        for side in sides
+    }
     engines = next(reversed(builders.values())).engines
     unfit = environments_without_driver(environments, design.gpus) if host.kernel is not None else {}
     fit = {name: environment for name, environment in environments.items() if name not in unfit}
@@ -252,16 +254,6 @@ def _place_workloads(matrix: Matrix, design: Design) -> dict[str, Workload]:
     matrix_folder = Path(matrix.path).resolve().parent
     workload_names = (*design.workloads, *design.application)
     return {name: resolve_program_folder(matrix.workloads[name], matrix_folder) for name in workload_names}
-
-
-def _pin_data_sets(
-    placed_workloads: Mapping[str, Workload], bench: Path, progress: ProgressCallback
-) -> dict[str, Workload]:
-    """Return workloads as stored in run.json, with their data sets prepared and named."""
-    names = prepare_data_sets(placed_workloads.values(), bench, progress)
-    return {
-        name: pass_available_variables(pin_data_set(entry, names), progress) for name, entry in placed_workloads.items()
-    }
 
 
 def _create_run_folder(run: Run, results: Path, matrix: Matrix, *, host_names: bool) -> tuple[Run, RunFolder]:
@@ -332,7 +324,7 @@ def reopen_experiment(folder: RunFolder, matrix_path: Path, progress: ProgressCa
     prepared_images, unavailable = prepare_images(run.environments, makers, progress, load_supplied_images(folder))
     _check_images_available(run, unavailable)
     check_images_unchanged(run, prepared_images)
-    prepare_data_sets(run.workloads.values(), bench, progress)
+    pin_data_sets(run.workloads, bench, progress)
     return Experiment(run, folder, engines, prepared_images, bench, data_folder())
 
 

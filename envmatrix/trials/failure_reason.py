@@ -21,7 +21,7 @@ _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Failure
 _COMPLAINT = re.compile(r"error\b|fatal|not found|no such file|killed|abort|segmentation|cannot|denied", re.IGNORECASE)
 #: Part of an error -> its meaning, if the error itself names no cause.
 _MEANINGS = {
-    "operator torchvision::": "torch and torchvision are different builds (CPU, CUDA): install both from one index",
+    "operator torchvision::": "torch and torchvision are different builds (CPU, CUDA): install both from one index"
 }
 #: The prefix of the uncaught exceptions of torch.distributed's processes.
 _RANK = re.compile(r"\[rank\d+\]: ?")

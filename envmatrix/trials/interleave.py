@@ -26,12 +26,7 @@ from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials import orphans
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.retry import rebuild_image
-from envmatrix.trials.trial import (
-    check_image_present,
-    make_finished_trial,
-    make_local_job,
-    make_unstarted_trial,
-)
+from envmatrix.trials.trial import check_image_present, make_finished_trial, make_local_job, make_unstarted_trial
 
 
 class _NotStartedError(Exception):

@@ -128,31 +128,25 @@ def decide_schedule(
     return design, with_separate_references(arms, lone)
 
 
-def sequential_reasons(run: Run, engines: Mapping[str, Engine]) -> dict[str, str]:
-    """Return root -> why it and all arms compared with it run one after the other (``comparison_roots``).
+def sequential_roots(run: Run, engines: Mapping[str, Engine]) -> tuple[dict[str, str], set[str]]:
+    """Return root -> why it and all arms compared with it are not interleaved, and which of the roots have one turn.
 
-    Compared arms must be measured in the same way: interleaved and non-interleaved arms are never compared.
+    Compared arms must be measured in the same way: interleaved and non-interleaved arms are never compared
+    (``comparison_roots``). A root has one turn if only because a pause would change how its arms run: their processes
+    can still start together and wait before their warm-up; each then takes all steps in one turn. A user's program has
+    no such waiting point.
     """
     roots = comparison_roots(run.arms)
     running_arms = [arm for arm in run.arms if arm.name not in run.skipped]
     reasons: dict[str, str] = {}
-    for name, reason in non_interleaved_arms(running_arms, run.environments, run.workloads, engines).items():
-        reasons.setdefault(roots[name], reason)
-    return reasons
-
-
-def single_turn_roots(run: Run, engines: Mapping[str, Engine]) -> set[str]:
-    """Return the roots that are not interleaved only because a pause would change how their arms run.
-
-    Their processes can still start together and wait before their warm-up; each then takes all steps in one turn. A
-    user's program has no such waiting point.
-    """
-    roots = comparison_roots(run.arms)
-    running_arms = [arm for arm in run.arms if arm.name not in run.skipped]
-    planned_arms = _planned_arms(running_arms, run.environments, run.workloads, engines)
-    unable = {roots[planned.arm.name] for planned in planned_arms
-              if planned.workload.command or planned.cannot_pause_reason()}  # fmt: skip
-    return set(sequential_reasons(run, engines)) - unable
+    unable: set[str] = set()
+    for planned in _planned_arms(running_arms, run.environments, run.workloads, engines):
+        root = roots[planned.arm.name]
+        if reason := planned.not_interleaved_reason():
+            reasons.setdefault(root, reason)
+        if planned.workload.command or planned.cannot_pause_reason():
+            unable.add(root)
+    return reasons, set(reasons) - unable
 
 
 def _program_reason(workload: Workload) -> str:

@@ -71,6 +71,5 @@ def end_processes() -> int:
         return orphans.end_processes(_mark_prefix())
     except orphans.CannotEndError as error:
         raise EngineError(
-            f"{error}, and it would disturb new trials",
-            remedy=f"see what it waits for: `cat /proc/{error.pid}/stack`",
+            f"{error}, and it would disturb new trials", remedy=f"see what it waits for: `cat /proc/{error.pid}/stack`"
         ) from error

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from envmatrix.engines.catalog import AUTO, ENGINES, check_engine, choose_engine
 from envmatrix.errors import InputError, suggestion
@@ -14,6 +15,9 @@ from envmatrix.matrix.model import unreachable_verdict_reason
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.validation_messages import validation_message
 from envmatrix.trials.experiment import find_design
+
+#: A design, or a part of one.
+Part = TypeVar("Part", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -50,11 +54,11 @@ def apply_overrides(matrix: Matrix, name: str, overrides: Overrides) -> Design:
     return changed_design
 
 
-def with_changed_values(design: Design, changes: Mapping[str, object]) -> Design:
-    """Return a design with changed values (None: unchanged). Raises InputError with an invalid one's option."""
+def with_changed_values(part: Part, changes: Mapping[str, object]) -> Part:
+    """Return a part with changed values (None: unchanged). Raises InputError with the option of an invalid one."""
     changes = {name: value for name, value in changes.items() if value is not None}
     try:
-        return Design.model_validate({**design.model_dump(), **changes})
+        return type(part).model_validate({**part.model_dump(), **changes})
     except ValidationError as error:
         problem = error.errors()[0]
         option = str(problem["loc"][0]).replace("_", "-")

@@ -67,6 +67,5 @@ def rebuild_image(experiment: Experiment, slot: Slot, error: NoTrialError, progr
 
 def _engine_gone_error(experiment: Experiment, problem: str) -> EngineGoneError:
     return EngineGoneError(
-        f"{problem}; the run was stopped",
-        remedy=f"fix this, then `envmatrix resume {experiment.run.name}`",
+        f"{problem}; the run was stopped", remedy=f"fix this, then `envmatrix resume {experiment.run.name}`"
     )

@@ -89,7 +89,7 @@ def arm_root(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Apt]:
         pytest.skip("needs Debian bookworm, whose packages the committed lock has")
     root, cache = tmp_path_factory.mktemp("arm64"), Cache(project.cache_folder())
     apt = Apt(cache, name, architecture="aarch64")
-    for file in fetch_packages(cache, apt, [apt.find(one) for one in PYTHON], root / "lock", Said()):
+    for file in fetch_packages(cache, apt, [apt.find(one) for one in PYTHON], Said()):
         subprocess.run(["dpkg-deb", "--extract", file, root], check=True)
     return root, apt
 

@@ -22,7 +22,7 @@ from envmatrix.build.paths import BuildPaths
 from envmatrix.build.python import builds_of_torch
 from envmatrix.build.python.builds_of_torch import strangers
 from envmatrix.build.python.interpreters import inspect_interpreter
-from envmatrix.build.python.overlays import inspect_base_python
+from envmatrix.build.python.venvs import inspect_base_python
 from envmatrix.engines.docker import DockerEngine
 from envmatrix.engines.local import LocalEngine
 from envmatrix.plan.environment import Image
@@ -133,7 +133,7 @@ def test_torchvision_over_a_python_with_a_torch_for_the_cpu_is_the_one_for_the_c
     python = inspect_interpreter(str(tmp_path / "own/bin/python"))
     assert python is not None
     image = Image("mine", requirements=("torchvision",), interpreter=python.path)
-    _, section = Locks(places.locks, places.cache, said).overlay_lock(image, python, inspect_base_python(python))
+    section = Locks(places.locks, places.cache, said).overlay_lock(image, python, inspect_base_python(python))
     assert [str(pin) for pin in section.packages] == ["torchvision==1.0+cpu"]
 
 

@@ -50,10 +50,10 @@ from pathlib import Path
 from envmatrix.build.cache import Cache
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.catalog import find_engine
-from envmatrix.engines.docker_images import output_inside
+from envmatrix.engines.docker_images import DockerImages
 places = BuildPaths(Cache(Path(sys.argv[1])), Path(), Path())
 with find_engine(sys.argv[2], places).client("looking") as client:
-    output_inside(client, places, sys.argv[3], ["sleep", "600"], {})
+    DockerImages(client, places).output(sys.argv[3], ["sleep", "600"])
 """
 
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from envmatrix.runner.early_estimate import clearly_behind
-from envmatrix.runner.running_estimate import RunningEstimate
+from envmatrix.runner.running_estimate import RunningEstimate, clearly_behind
 from tests.synthetic import Machine, make_plan, make_trials
 
 PLAN = make_plan(("good", "bad", "twin"))

@@ -97,6 +97,14 @@ def test_files_that_fit_are_made_in_memory_and_others_in_the_cache(tmp_path: Pat
     assert not large.exists()
 
 
+def test_files_are_made_in_memory_only_within_the_limits_of_control_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("envmatrix.build.cache.free_memory", lambda: 2**20)
+    with Cache(tmp_path).quick_scratch("a", 2**20) as folder:
+        assert folder.is_relative_to(tmp_path)
+
+
 @pytest.mark.parametrize("room", [1, 2**60])
 def test_the_scratch_of_a_killed_builder_is_removed_and_that_of_a_living_one_is_kept(tmp_path: Path, room: int) -> None:
     code = (

@@ -9,8 +9,8 @@ import pytest
 
 from envmatrix.api import images
 from envmatrix.build.debian import packages
+from envmatrix.build.libraries import install_hints
 from envmatrix.build.python import pip, venvs
-from envmatrix.build.system_libraries import install_hints
 from envmatrix.engines.base import Prepared, library_path
 from envmatrix.engines.local import preload_variable
 from envmatrix.errors import EngineError, SkipEnvironmentError

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.build.cache import Cache, file_digest, file_stamp, has_stamp
-from envmatrix.build.images.archive import write_folders_tar
+from envmatrix.build.images.context import write_folders_tar
 from envmatrix.build.images.file_listing import listing_argv, listing_differences, listing_file, store_listing
 from envmatrix.engines.base import Prepared
 from envmatrix.errors import InputError

@@ -33,7 +33,12 @@ sections = st.builds(
 
 
 def without_lines(lock: Lock) -> list[Section]:
-    return [replace(s, packages=tuple(replace(p, line=0) for p in s.packages)) for s in lock.sections]
+    """Return the sections as they were before they were written to a file."""
+    unwritten = {"lock": Path(), "line": 0}
+    return [
+        replace(section, lock=Path(), packages=tuple(replace(pin, **unwritten) for pin in section.packages))
+        for section in lock.sections
+    ]
 
 
 @given(st.lists(sections, max_size=4))

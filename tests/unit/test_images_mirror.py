@@ -22,6 +22,6 @@ def test_a_named_mirror_comes_first(monkeypatch):
 
 def test_where_none_is_known_it_says_how_to_name_one(monkeypatch):
     monkeypatch.delenv(suites.VARIABLE, raising=False)
-    monkeypatch.setattr(suites, "_is_debian", lambda: False)
+    monkeypatch.setattr(suites, "os_release", dict)
     with pytest.raises(EngineError, match="no Debian mirror"):
         suites.debian_mirror()

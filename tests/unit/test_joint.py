@@ -1,7 +1,6 @@
 """The interface between host and benchmark: documents, arguments and variables only (docs/record.md)."""
 
 import ast
-import inspect
 import json
 import re
 import shutil
@@ -20,7 +19,7 @@ from envmatrix.block.orphans import TRIAL_VARIABLE
 from envmatrix.errors import InputError
 from envmatrix.matrix import parse
 from envmatrix.matrix.model import Workload
-from envmatrix.system import bench_options, project
+from envmatrix.system import bench_modules, bench_options, project
 from envmatrix.trials.program.invocation import command_arguments
 from envmatrix.trials.trial import base_variables, bench_arguments
 from tests.toy_nets import lay_out_toy
@@ -40,25 +39,13 @@ def imported(file):
 
 def test_only_one_module_of_the_host_loads_files_of_the_benchmark():
     loading = [file.name for file in HOST if "spec_from_file_location" in file.read_text()]
-    assert loading == ["bench_options.py"]
+    assert loading == ["bench_modules.py"]
 
 
-@pytest.mark.parametrize("name", ["options.py", "digest.py", "variables.py"])
+@pytest.mark.parametrize("name", bench_modules._NAMES)
 def test_what_the_host_loads_needs_the_standard_library_alone(name):
-    for module in imported(ROOT / "bench" / name):
+    for module in imported(ROOT / "bench" / f"{name}.py"):
         assert module.partition(".")[0] in sys.stdlib_module_names, module
-
-
-@pytest.mark.parametrize(
-    ("face", "module"),
-    [(bench_options._Options, options), (bench_options._Digest, digest), (bench_options._Variables, variables)],
-)
-def test_the_hosts_typed_face_is_the_benchmarks_own(face, module):
-    for name, wanted in inspect.getmembers(face, inspect.isfunction):
-        if not name.startswith("_"):
-            assert list(inspect.signature(wanted).parameters)[1:] == list(
-                inspect.signature(getattr(module, name)).parameters
-            )
 
 
 def test_both_sides_give_the_benchmark_the_same_digest():

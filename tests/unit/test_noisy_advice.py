@@ -13,7 +13,7 @@ from envmatrix.report.headline import control_doubt
 from envmatrix.report.summary import summarise_measurements
 from envmatrix.results import trial_of
 from envmatrix.runner.budget_check import FirstBlockCheck, budget_too_short_text
-from envmatrix.runner.time_to_decision import blocks_until
+from envmatrix.runner.running_estimate import blocks_until
 from envmatrix.stats.comparisons.result import ArmComparison
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.measurements import fold_trials

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from envmatrix.errors import InputError, StoreError
 from envmatrix.results import RunFolder
-from envmatrix.runner.pack_archive import make_entry, unpack, write_archive
-from envmatrix.runner.pack_manifest import Manifest, is_safe, read_manifest
+from envmatrix.runner.pack_archive import Manifest, is_safe, make_entry, read_manifest, unpack, write_archive
 from envmatrix.runner.pack_rerun import packed_design
 from envmatrix.system.signature import PACK, sign_text, verify_signature
 from tests.synthetic import MATRIX_TEXT, make_plan, make_run

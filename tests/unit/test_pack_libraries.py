@@ -19,7 +19,7 @@ from envmatrix.build.python.wheelhouse import Wheelhouse
 from envmatrix.engines.base import Prepared
 from envmatrix.errors import InputError
 from envmatrix.plan.environment import Image, Library
-from envmatrix.runner.pack_libraries import add_packed_libraries, library_contents, mount_libraries
+from envmatrix.runner.pack_contents import add_packed_libraries, library_contents, mount_libraries
 from envmatrix.system.progress import silent
 from tests.synthetic import make_environment
 
@@ -44,7 +44,7 @@ def made(tmp_path, monkeypatch):
     file = locks.wheels_file(cached_python(locks.cache, None))
     file.write_text(Lock(file, (Section("library", "toy", "toy==1.0", (pin,)),)).text())
     content = wheel.read_bytes()
-    Wheelhouse(locks.cache).add(wheel, pin, file)
+    Wheelhouse(locks.cache).add(wheel, pin)
     return locks, pin, content
 
 

@@ -8,9 +8,8 @@ import pytest
 
 from envmatrix.errors import EnvmatrixError, InputError, StoreError
 from envmatrix.matrix.model import Workload
-from envmatrix.runner.pack_archive import unpack, write_archive
+from envmatrix.runner.pack_archive import Entry, Manifest, unpack, write_archive
 from envmatrix.runner.pack_contents import make_manifest
-from envmatrix.runner.pack_manifest import Entry, Manifest
 from envmatrix.runner.pack_programs import (
     check_requirements_present,
     collect_programs,

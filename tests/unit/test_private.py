@@ -221,7 +221,7 @@ def test_a_word_of_the_command_line_that_is_no_utf_8_loses_no_run(tmp_path):
 def test_hosts_are_called_what_they_are_called_only_where_that_is_asked_for(tmp_path, monkeypatch, kept):
     run = make_run(make_plan(("tuned",)))
     monkeypatch.setattr("envmatrix.trials.experiment._prepare_sides", lambda *_: ({}, {}, {}))
-    monkeypatch.setattr("envmatrix.trials.experiment._pin_data_sets", lambda *_: run.workloads)
+    monkeypatch.setattr("envmatrix.trials.experiment.pin_data_sets", lambda *_: run.workloads)
     (tmp_path / "m.yaml").write_text(MATRIX)
     matrix = load(tmp_path / "m.yaml")
     host = replace(make_run(make_plan(())).host, name="vm9")

@@ -9,7 +9,7 @@ import pytest
 from envmatrix.api.program import bench
 from envmatrix.api.program.request import ProgramRequest
 from envmatrix.errors import InputError
-from envmatrix.trials.program.python_wrappers import unwrap_command
+from envmatrix.trials.program.command_line import unwrap_command
 from envmatrix.trials.program.trial_run import find_program
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from envmatrix.matrix.model import Workload
 from envmatrix.results import trial_of
 from envmatrix.runner.progress import BarProgress, LineProgress
-from envmatrix.runner.time_to_decision import blocks_until, decision_forecast
+from envmatrix.runner.running_estimate import blocks_until, decision_forecast
 from envmatrix.system.progress import Heartbeat
 from envmatrix.trials.program import hooks
 from tests.synthetic import make_plan

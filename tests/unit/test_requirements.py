@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from envmatrix.build.python.overlays import BasePython
+from envmatrix.build.python.venvs import BasePython
 from envmatrix.errors import InputError, Where
 from envmatrix.matrix import load
 from envmatrix.matrix.parse import MatrixError, parse

@@ -13,7 +13,7 @@ from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import EngineError, InputError
 from envmatrix.launchers import block_orders
 from envmatrix.launchers.base import refuse_engines_without_commands
-from envmatrix.launchers.block_files import BlockFolder, trial_end
+from envmatrix.launchers.block_files import BlockFolder
 from envmatrix.launchers.pending_block import PendingBlock
 from envmatrix.launchers.slurm.client import (
     SlurmClient,
@@ -185,6 +185,13 @@ def test_a_clock_is_called_wrong_only_when_it_certainly_is():
     assert clock_offset(1030, submitted=1000, now=1060) == 0
     assert clock_offset(700, submitted=1000, now=1060) == -300
     assert clock_offset(1360, submitted=1000, now=1060) == 300
+
+
+def trial_end(folder, body):
+    """Return how a trial ended whose job wrote this document."""
+    (folder / "t0").mkdir(exist_ok=True)
+    (folder / "t0" / "end").write_text(json.dumps(body))
+    return BlockFolder(folder).end("t0")
 
 
 GOOD = {"job": "7", "node": "n1", "status": 0, "ooms": 0, "epoch": 5, "uptime": [10.0, 12.5], "limit": 60}

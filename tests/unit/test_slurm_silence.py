@@ -71,7 +71,7 @@ def test_submitting_waits_while_a_slurmctld_that_has_just_started_does_not_know_
     assert list(made._look(None)) == []
     assert len(made._backlog) == 1
     assert said == ["Slurm does not answer; running jobs go on, waiting"]
-    assert made._placing.unusable() == {}
+    assert made._unusable_nodes() == {}
 
 
 def test_a_block_that_is_out_is_followed_later_when_sinfo_does_not_answer(slurm, launcher):

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from envmatrix.errors import StoreError
 from envmatrix.results import Change, RunFolder, trial_of, write_named, write_whole
-from envmatrix.system import write_retry
-from envmatrix.system.atomic_files import append_line
+from envmatrix.system import atomic_files
+from envmatrix.system.atomic_files import append_line, retry_writes
 from envmatrix.system.progress import silent
-from envmatrix.system.write_retry import retry_writes
 from tests.synthetic import MATRIX_TEXT, make_plan, make_run
 
 PLAN = make_plan(("a",))
@@ -274,7 +273,7 @@ def test_a_line_is_on_disk_when_it_counts_as_recorded_and_stands_once_if_the_dis
             raise OSError(errno.ESTALE, "gone for a moment")
 
     monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(write_retry, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(atomic_files, "_PAUSE_S", 0.0)
     with retry_writes(silent):
         append_line(tmp_path / "lines", "first")
     append_line(tmp_path / "lines", "second")

@@ -120,7 +120,7 @@ def test_what_takes_no_turns_says_why(workload, said):
 def test_of_a_run_that_has_no_copy_for_it_an_arm_without_turns_takes_all_with_it_that_are_compared():
     lone = {"a": make_environment("a", turns=False)}
     made = experiment(environments=lone)
-    assert list(interleaving_eligibility.sequential_reasons(made.run, made.engines)) == [PLAN.arms[0].name]
+    assert list(interleaving_eligibility.sequential_roots(made.run, made.engines)[0]) == [PLAN.arms[0].name]
     said = []
     groups = TrialGrouper(experiment(environments=lone), said.append)
     [part] = groups.of(PLAN.block(0))

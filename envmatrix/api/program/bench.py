@@ -43,11 +43,10 @@ from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.validation_messages import validation_message
 from envmatrix.trials import orphans
 from envmatrix.trials.overrides import Overrides, apply_overrides
-from envmatrix.trials.program.command_line import check_command_line, is_python, python_target
+from envmatrix.trials.program.command_line import check_command_line, is_python, python_target, unwrap_command
 from envmatrix.trials.program.files import program_files
 from envmatrix.trials.program.hooks import run_cleanup, run_setup
 from envmatrix.trials.program.mounts import folders_to_mount
-from envmatrix.trials.program.python_wrappers import unwrap_command
 from envmatrix.trials.program.settings import describe_conflicts, own_settings
 from envmatrix.trials.program.trial_run import (
     ProgramCommand,

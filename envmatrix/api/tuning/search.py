@@ -31,12 +31,11 @@ from envmatrix.search.space import design_levels, select_factors
 from envmatrix.search.steps import Step, read_step
 from envmatrix.search.study import Place, Study, StudyFolder, make_search
 from envmatrix.stats.steady_state.effect import SteadyEffect
-from envmatrix.system.atomic_files import read_text, write_whole
+from envmatrix.system.atomic_files import read_text, retry_writes, write_whole
 from envmatrix.system.bench_options import node_count
 from envmatrix.system.json_text import parse_json
 from envmatrix.system.printable import html_lines
 from envmatrix.system.progress import ProgressCallback, silent
-from envmatrix.system.write_retry import retry_writes
 from envmatrix.trials.experiment import find_design, reopen_experiment
 from envmatrix.trials.overrides import Overrides, select_engines
 from envmatrix.trials.program.hooks import setup_and_cleanup

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import re
 import shutil
 import time
@@ -11,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from envmatrix.build.cache import Cache, file_digest, tool_error
+from envmatrix.build.cache import Cache, tool_error
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.unpack import unpack_tar
 from envmatrix.errors import EngineError, Where
 from envmatrix.system.architectures import package_name, this_architecture
+from envmatrix.system.host import os_release
 from envmatrix.system.process import Order, run, run_logged
 
 _APT_S = 300.0
@@ -34,9 +34,8 @@ def distribution_name(architecture: str = "") -> str | None:
     """
     if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
         return None
-    try:
-        release = platform.freedesktop_os_release()
-    except OSError:
+    release = os_release()
+    if not release:
         return None
     codename = release.get("VERSION_CODENAME") or release.get("VERSION_ID") or "unknown"
     return f"{release.get('ID', 'linux')}-{codename}-{architecture or this_architecture()}"
@@ -136,21 +135,12 @@ class Apt:
         for _ in self._before_and_after_update():
             argv = ["apt-get", *self.options(), "--quiet=2", "download", "--", *package_versions]
             result = run(argv, limit_s=_DOWNLOAD_S, cwd=folder)
-            files = {file_digest(file): file for file in folder.glob("*.deb")}
-            if result.exit.ok and len(files) == len({pin.sha256 for pin in pins}):
-                return _files_in_order(pins, files)
+            files = [folder / pin.file for pin in pins]
+            if result.exit.ok and all(file.exists() for file in files):
+                return files
         message = f"apt could not download {', '.join(package_versions[:4])}: {result.last_words(1)}"
         remedy = "check the network and /etc/apt/sources.list; if a version no longer exists, run `envmatrix lock`"
         raise tool_error(result.stderr, folder, message, remedy)
-
-
-def _files_in_order(pins: Sequence[PinnedPackage], files: dict[str, Path]) -> list[Path]:
-    """Return each package's file by its hash, or by its name if the hash is wrong."""
-    ordered = []
-    for pin in pins:
-        same_name = [file for file in files.values() if file.name.startswith(f"{pin.name}_")]
-        ordered.append(files.get(pin.sha256) or (same_name[0] if same_name else next(iter(files.values()))))
-    return ordered
 
 
 def unpack_deb(deb: Path, folder: Path, scratch: Path) -> list[str]:

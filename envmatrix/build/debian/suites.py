@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
 import shutil
 import tarfile
@@ -11,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envmatrix.build.cache import Cache, disk_errors, file_digest, json_digest, tool_error
+from envmatrix.build.cache import Cache, disk_errors, json_digest, tool_error
 from envmatrix.build.debian.packages import Apt, parse_pins
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.errors import EngineError, InputError, Where
-from envmatrix.results import write_whole
 from envmatrix.system.architectures import package_name, this_architecture
+from envmatrix.system.host import os_release
 from envmatrix.system.process import Finished, run
 from envmatrix.system.progress import ProgressCallback
 
@@ -149,10 +148,7 @@ def host_apt_options() -> list[str]:
     result = run(["apt-config", "dump", "--format=%v", "Acquire::Check-Valid-Until"], limit_s=60.0)
     if result.stdout.strip().lower() not in {"false", "no", "0", "off", "without", "disable"}:
         return []
-    return [
-        '--aptopt=Acquire::Check-Valid-Until "false"',
-        '--customize-hook=rm "$1/etc/apt/apt.conf.d/99mmdebstrap"',
-    ]
+    return ['--aptopt=Acquire::Check-Valid-Until "false"', '--customize-hook=rm "$1/etc/apt/apt.conf.d/99mmdebstrap"']
 
 
 def _check_finished(result: Finished, task: str, place: Path) -> None:
@@ -175,32 +171,19 @@ def dpkg_status(tar: Path) -> str:
     )
 
 
-def base_digest(tar: Path) -> str:
-    """Return the digest of a base's tar, cached in a file in the same folder."""
-    digest_file = tar.with_name("sha256")
-    if not digest_file.exists() or digest_file.stat().st_size != 64:  # it may be empty after a crash
-        write_whole(digest_file, file_digest(tar))
-    return "sha256:" + digest_file.read_text(encoding="ascii")
-
-
 def mirrors_in(texts: Iterable[str]) -> list[str]:
     """Return the archives in apt's source files, without security archives, which are incomplete suites."""
     uris = [uri for text in texts for pattern in (_STANZA_URI, _LINE_URI) for uri in pattern.findall(text)]
     return [uri.rstrip("/") for uri in uris if "security" not in uri]
 
 
-def _is_debian() -> bool:
-    try:
-        return platform.freedesktop_os_release().get("ID") == "debian"
-    except OSError:
-        return False
-
-
 def debian_mirror() -> str:
     """Return $ENVMATRIX_DEBIAN_MIRROR, or this Debian machine's own mirror. Raises EngineError if there is none."""
     if configured := os.environ.get(VARIABLE):
         return configured.rstrip("/")
-    files = [_APT / "sources.list", *sorted(_APT.glob("sources.list.d/*"))] if _is_debian() else []
+    files = (
+        [_APT / "sources.list", *sorted(_APT.glob("sources.list.d/*"))] if os_release().get("ID") == "debian" else []
+    )
     texts = [file.read_text(encoding="utf-8", errors="replace") for file in files if file.is_file()]
     mirrors = mirrors_in(texts)
     if not mirrors:

@@ -1,18 +1,20 @@
-"""Collect the build context of an image: all its files, fetched and verified on the host."""
+"""Collect the build context of an image: all its files, fetched and verified on the host, as files or as archives."""
 
 from __future__ import annotations
 
+import io
+import json
 import shutil
-from collections.abc import Sequence
+import tarfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envmatrix.build.cache import disk_errors, json_digest
-from envmatrix.build.debian.suites import PYTHONS, Suite, base_digest, dpkg_status, suite_for_python
-from envmatrix.build.images.archive import write_folders_tar
+from envmatrix.build.cache import disk_errors, file_digest, json_digest
+from envmatrix.build.debian.suites import PYTHONS, Suite, dpkg_status, suite_for_python
 from envmatrix.build.images.definitions import LIBRARIES, VENV, recipe_digest
 from envmatrix.build.libraries import LibraryBuilder, LibraryFolders, fetch_packages
-from envmatrix.build.lockfile import PinnedPackage
+from envmatrix.build.lockfile import PinnedPackage, Section
 from envmatrix.build.locks import Locks
 from envmatrix.build.paths import BuildPaths
 from envmatrix.build.python.interpreters import python_for_wheels
@@ -21,8 +23,66 @@ from envmatrix.build.python.wheelhouse import EnvironmentWheels, link_or_copy
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.plan.environment import Image, Library
 from envmatrix.system import bench_options
+from envmatrix.system.architectures import package_name, this_architecture
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.version import __version__
+
+
+def rooted(tar: Path, target: Path) -> None:
+    """Copy a tar with every file owned by root, because a single-user namespace can unpack no other owner.
+
+    SIF files store no owners, so nothing is lost.
+    """
+    with disk_errors(target), tarfile.open(tar) as source, tarfile.open(target, "w") as target_tar:
+        for member in source:
+            member.uid = member.gid = 0
+            member.uname = member.gname = "root"
+            target_tar.addfile(member, source.extractfile(member) if member.isreg() else None)
+
+
+def rooted_name(reference: str) -> str:
+    """Return the name of a ``rooted`` base; with the base's own name, `docker load` would take over that name."""
+    return f"{reference}-rooted"
+
+
+def write_docker_archive(tar: Path, archive: Path, name: str) -> None:
+    """Write ``tar`` as a Docker archive with one layer, named ``name``."""
+    digest = file_digest(tar)
+    config = json.dumps(
+        {
+            "architecture": package_name(this_architecture()),
+            "os": "linux",
+            "config": {},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+        }
+    ).encode()
+    manifest = json.dumps([{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]).encode()
+    with disk_errors(archive), tarfile.open(archive, "w") as target:
+        layer = tarfile.TarInfo("layer.tar")
+        layer.size = tar.stat().st_size
+        with tar.open("rb") as source:
+            target.addfile(layer, source)
+        for path, content in (("config.json", config), ("manifest.json", manifest)):
+            member = tarfile.TarInfo(path)
+            member.size = len(content)
+            target.addfile(member, io.BytesIO(content))
+
+
+def write_folders_tar(folders: Mapping[str, str], archive: Path) -> None:
+    """Write folders of plain files and links to a tar; the same content always gives the same bytes."""
+
+    def reset_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        member.uid = member.gid = member.mtime = 0
+        member.uname = member.gname = "root"
+        member.mode = 0o755
+        return member
+
+    with disk_errors(archive), tarfile.open(archive, "w") as target:
+        for name, folder in sorted(folders.items()):
+            target.add(folder, name, recursive=False, filter=reset_owner)
+            for path in sorted(Path(folder).rglob("*")):
+                target.add(path, f"{name}/{path.relative_to(folder)}", recursive=False, filter=reset_owner)
+
 
 _REQUIRED_PACKAGES = ("python3", "numactl")
 
@@ -48,8 +108,7 @@ class BuildInputs:
     deb_files: tuple[Path, ...]
     wheels: EnvironmentWheels
     folders: LibraryFolders
-    lock: str
-    lock_digest: str
+    section: Section
 
     @property
     def key(self) -> str:
@@ -70,7 +129,7 @@ class BuildInputs:
     def build_arguments(self, bench: str) -> dict[str, str]:
         """Return the build arguments for the labels of the image."""
         base = {"BASE_NAME": self.base.reference, "BASE_DIGEST": self.base.digest}
-        return {"VERSION": __version__, **base, "LOCK": self.lock_digest, "BENCH": bench}
+        return {"VERSION": __version__, **base, "LOCK": self.section.digest, "BENCH": bench}
 
 
 def container_suite(image: Image) -> str:
@@ -95,26 +154,15 @@ def gather_build_inputs(
     suite = Suite(base.suite, places.cache)
     python = python_for_wheels(places.cache, PYTHONS.get(base.suite, PYTHONS["bookworm"]))
     packages = system_packages(image, suite)
-    lock, system = locks.system_lock(
-        suite.distribution, packages, base.choice, lambda: suite.closure(packages, base.status)
-    )
-    deb_files = fetch_packages(places.cache, suite.apt, system.packages, lock, progress)
+    system = locks.system_lock(suite.distribution, packages, base.choice, lambda: suite.closure(packages, base.status))
+    deb_files = fetch_packages(places.cache, suite.apt, system.packages, progress)
     wheels, section = EnvironmentWheels((), ()), system
     if image.requirements:
-        lock, section = locks.image_lock(image, python)
+        section = locks.image_lock(image, python)
         check_glibc(image, base.suite)
-        wheels = fetch_wheels(places.cache, image, (lock, section), python, progress)
+        wheels = fetch_wheels(places.cache, image, section, python, progress)
     folders = LibraryBuilder(locks, python, suite.apt).build(libraries, image)
-    return BuildInputs(
-        image,
-        base,
-        system.packages,
-        tuple(deb_files),
-        wheels,
-        folders,
-        lock.name,
-        section.digest,
-    )
+    return BuildInputs(image, base, system.packages, tuple(deb_files), wheels, folders, section)
 
 
 def system_packages(image: Image, suite: Suite) -> tuple[str, ...]:
@@ -123,35 +171,35 @@ def system_packages(image: Image, suite: Suite) -> tuple[str, ...]:
     return (*_REQUIRED_PACKAGES, *(["python3-venv"] if image.requirements else []), *own)
 
 
-def write_context(ingredients: BuildInputs, bench: Path, folder: Path) -> None:
+def write_context(inputs: BuildInputs, bench: Path, folder: Path) -> None:
     """Write the build context to ``folder``, with hard links if the file system supports them."""
     with disk_errors(folder):
         for name in ("debs", "wheels", "bench"):
             (folder / name).mkdir(parents=True, exist_ok=True)
-        for file in ingredients.deb_files:
+        for file in inputs.deb_files:
             link_or_copy(file, folder / "debs" / file.name)
-        for file in ingredients.wheels.files:
+        for file in inputs.wheels.files:
             link_or_copy(file, folder / "wheels" / file.name)
-        requirements = "".join(pin.text() for pin in ingredients.wheels.pins)
+        requirements = "".join(pin.text() for pin in inputs.wheels.pins)
         (folder / "wheels" / "requirements.txt").write_text(requirements, encoding="utf-8")
-        write_folders_tar(ingredients.folders.folders, folder / "lib.tar")
+        write_folders_tar(inputs.folders.folders, folder / "lib.tar")
         shutil.copytree(
             bench, folder / "bench", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__", "*.pyc")
         )
 
 
-def context_facts(ingredients: BuildInputs) -> dict[str, str]:
+def context_facts(inputs: BuildInputs) -> dict[str, str]:
     """Return the facts about an image for run.json: base, lock, and the version of each package."""
     return {
-        "base": ingredients.base.reference,
-        "base_digest": ingredients.base.digest,
-        "base_choice": ingredients.base.choice,
-        "lock": ingredients.lock,
-        "lock_digest": ingredients.lock_digest,
-        **{f"package {pin.name}": pin.version for pin in ingredients.wheels.pins},
-        **ingredients.wheels.facts,
-        **{f"system {pin.name}": pin.version for pin in ingredients.debs},
-        **dict(ingredients.folders.facts),
+        "base": inputs.base.reference,
+        "base_digest": inputs.base.digest,
+        "base_choice": inputs.base.choice,
+        "lock": inputs.section.lock.name,
+        "lock_digest": inputs.section.digest,
+        **{f"package {pin.name}": pin.version for pin in inputs.wheels.pins},
+        **inputs.wheels.facts,
+        **{f"system {pin.name}": pin.version for pin in inputs.debs},
+        **dict(inputs.folders.facts),
     }
 
 
@@ -164,6 +212,6 @@ def bootstrapped_base(image: Image, places: BuildPaths, progress: ProgressCallba
     """Return a base made by mmdebstrap (bit-identical on all machines with the same mirror), and its tar."""
     suite = Suite(container_suite(image), places.cache)
     tar = suite.bootstrap(progress)
-    digest = base_digest(tar)
+    digest = f"sha256:{file_digest(tar)}"
     reference = f"envmatrix/base:{suite.name}-{digest[7:19]}"
     return BaseImage(suite.name, reference, digest, dpkg_status(tar), f"debian {suite.name} by mmdebstrap"), tar

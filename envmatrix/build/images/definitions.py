@@ -189,12 +189,13 @@ def _render(
 
 
 @cache
-def _templates() -> Templates:
+def text_templates(package: str) -> Templates:
+    """Return the templates of a package for files that are not HTML; each of them quotes its values."""
     from jinja2 import Environment as Templates
     from jinja2 import PackageLoader, StrictUndefined
 
-    templates = Templates(  # noqa: S701 - not HTML: each format quotes its values
-        loader=PackageLoader("envmatrix.build.images"),
+    return Templates(  # noqa: S701 - not HTML
+        loader=PackageLoader(package),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -202,6 +203,11 @@ def _templates() -> Templates:
         variable_start_string="[[",  # Apptainer's build arguments are {{ NAME }}
         variable_end_string="]]",
     )
+
+
+@cache
+def _templates() -> Templates:
+    templates = text_templates("envmatrix.build.images")
     templates.globals |= {"venv": VENV, "libraries": LIBRARIES, "mounts": MOUNT_FOLDER, "user": USER}
     templates.globals |= {"command": COMMAND, "epoch": SOURCE_DATE_EPOCH, "stage_label": STAGE_LABEL}
     return templates

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
 from packaging.utils import canonicalize_name
 
 from envmatrix.build.cache import Cache, json_digest, tool_error
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.python.interpreters import Python, uv_program
-from envmatrix.errors import EngineError, EnvmatrixError, InputError, Where
+from envmatrix.errors import EngineError, EnvmatrixError, InputError
 from envmatrix.system.architectures import this_architecture
 from envmatrix.system.process import Finished, run
 
@@ -40,28 +41,7 @@ _PIP_ELSEWHERE = (
     "runpy.run_module('pip', run_name='__main__')"
 )
 
-#: Remedies by pip's error message; the first match is used.
-_REMEDIES = (
-    (
-        r"ResolutionImpossible|conflicting dependencies",
-        "relax or remove one of the versions: these requirements, or what they need, contradict one another, or one of "
-        "them has no wheel for this Python and machine",
-    ),
-    (
-        r"Connection|connection|name resolution|ProxyError|SSLError|timed out|HTTP error|Retrying",
-        "check the network, the proxy and `pip config list` (index-url, find-links)",
-    ),
-    (r"Invalid requirement|InvalidRequirement", "write it as pip does, such as `numpy==2.1`"),
-    (
-        r"require a different python version|Requires-Python|not in '",
-        "choose a version that supports this Python, or another Python for the image (`python:`)",
-    ),
-    (
-        r"No matching distribution found|Could not find a version",
-        "check the name and the version: `pip index versions NAME`. It needs a wheel for this Python and "
-        "machine; if another index has it, set `index:`",
-    ),
-)
+_REMEDIES = Path(__file__).with_suffix(".yaml")
 _DEFAULT_REMEDY = "check the network, the proxy, `pip config list` (index-url, find-links) and the requested versions"
 
 
@@ -139,17 +119,17 @@ class Pip:
         items = json.loads(report.read_text(encoding="utf-8"))["install"]
         return tuple(sorted((_pin(**item) for item in items), key=lambda pin: pin.name))
 
-    def download(self, request: ResolveRequest, pins: Sequence[PinnedPackage], lock: Path, folder: Path) -> None:
+    def download(self, request: ResolveRequest, pins: Sequence[PinnedPackage], folder: Path) -> None:
         """Download ``pins``, which ``request`` asks for, to ``folder``.
 
-        An error about a wrong hash names the package and its line in ``lock``.
+        An error about a wrong hash names the package and its line in the lock.
         """
         requirements, (request, unreachable) = folder.parent / "requirements.txt", _without_unreachable(request)
         requirements.write_text("".join(pin.text() for pin in pins), encoding="utf-8")
         argv = self.download_argv(request, requirements, folder)
         result = run(argv, limit_s=_DOWNLOAD_S, env=pip_variables(os.environ))
         if not result.exit.ok:
-            raise _mismatch(result, pins, lock) or _failure("download", result, request, unreachable)
+            raise _mismatch(result, pins) or _failure("download", result, request, unreachable)
 
 
 def _without_unreachable(request: ResolveRequest) -> tuple[ResolveRequest, list[str]]:
@@ -210,9 +190,10 @@ def _failure(task: str, result: Finished, request: ResolveRequest, unreachable: 
     error_lines = [line for line in result.stderr.splitlines() if line.startswith("ERROR")]
     cause = "\n".join(error_lines[-3:]) or result.last_words(3) or str(result.exit)
     message = f"pip could not {task} {', '.join(request.requirements)}{unreachable_note}:\n{cause}"
-    remedy = next((remedy_text for pattern, remedy_text in _REMEDIES if re.search(pattern, result.stderr)), None)
-    if remedy is None or (unreachable and remedy != _REMEDIES[0][1]):
-        remedy = _DEFAULT_REMEDY
+    known = yaml.safe_load(_REMEDIES.read_text(encoding="utf-8"))
+    remedies = [entry["remedy"] for entry in known if re.search(entry["message"], result.stderr)]
+    is_conflict = remedies[:1] == [known[0]["remedy"]]
+    remedy = remedies[0] if remedies and (is_conflict or not unreachable) else _DEFAULT_REMEDY
     place = Path(os.environ.get("TMPDIR", "/tmp"))  # noqa: S108 - where pip itself unpacks
     return tool_error(result.stderr + result.stdout, place, message, remedy)
 
@@ -230,17 +211,17 @@ def _pin(metadata: Mapping[str, str], download_info: Mapping[str, Any], **_: obj
     return PinnedPackage(name, version, sha256)
 
 
-def _mismatch(result: Finished, pins: Sequence[PinnedPackage], lock: Path) -> EnvmatrixError | None:
+def _mismatch(result: Finished, pins: Sequence[PinnedPackage]) -> EnvmatrixError | None:
     expected = re.search(r"Expected sha256 ([0-9a-f]{64})", result.stderr)
     actual_hash = re.search(r"Got\s+([0-9a-f]{64})", result.stderr)
     pin = next((pin for pin in pins if expected and pin.sha256 == expected[1]), None)
-    return wrong_hash_error(pin, lock, actual_hash[1] if actual_hash else "something else") if pin else None
+    return wrong_hash_error(pin, actual_hash[1] if actual_hash else "something else") if pin else None
 
 
-def wrong_hash_error(pin: PinnedPackage, lock: Path, actual: str) -> EnvmatrixError:
+def wrong_hash_error(pin: PinnedPackage, actual: str) -> EnvmatrixError:
     """Return the error for a package whose hash differs from the lock."""
     return InputError(
         f"the sha256 of {pin} does not match the lock\n  lock: {pin.sha256}\n  file: {actual}",
-        where=Where(lock, pin.line or None),
+        where=pin.where,
         remedy="if the package was replaced on purpose, run `envmatrix lock`; otherwise do not use it",
     )

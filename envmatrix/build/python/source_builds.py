@@ -38,30 +38,26 @@ def check_uv(cache: Cache, pins: Iterable[PinnedPackage]) -> None:
 
 
 def fetch_wheels(
-    cache: Cache, image: Image, locked: tuple[Path, Section], python: Python, progress: ProgressCallback
+    cache: Cache, image: Image, section: Section, python: Python, progress: ProgressCallback
 ) -> EnvironmentWheels:
     """Fetch the wheels of a locked image, and build the packages from source against them."""
-    lock, section = locked
     house = Wheelhouse(cache)
     builds = {build.name: build for build in image.builds}
     if builds:
         check_uv(cache, section.packages)
     wheel_pins = tuple(pin for pin in section.packages if pin.name not in builds)
-    wheels = EnvironmentWheels(wheel_pins, tuple(house.fill(wheel_pins, lock, python, image.index, progress)))
+    wheels = EnvironmentWheels(wheel_pins, tuple(house.fill(wheel_pins, python, image.index, progress)))
     sources = [pin for pin in section.packages if pin.name in builds]
     if not sources:
         return wheels
     check_python(image, python)
-    source_files = house.fill(sources, lock, python, image.index, progress, tuple(builds))
-    pins, files, facts = zip(
-        *(
-            _Build(cache, builds[pin.name], pin, file, python, wheels).wheel(progress)
-            for pin, file in zip(sources, source_files, strict=True)
-        ),
-        strict=True,
-    )
-    built_facts = {f"built {pin.name}": fact for pin, fact in zip(pins, facts, strict=True)}
-    return EnvironmentWheels((*wheels.pins, *pins), (*wheels.files, *files), built_facts)
+    source_files = house.fill(sources, python, image.index, progress, tuple(builds))
+    pins, files, facts = wheels.pins, wheels.files, dict(wheels.facts)
+    for source, archive in zip(sources, source_files, strict=True):
+        build = _Build(cache, builds[source.name], source, archive, python, wheels)
+        pin, file, facts[f"built {source.name}"] = build.wheel(progress)
+        pins, files = (*pins, pin), (*files, file)
+    return EnvironmentWheels(pins, files, facts)
 
 
 def check_python(image: Image, python: Python) -> None:

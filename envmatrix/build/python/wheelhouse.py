@@ -12,7 +12,7 @@ from envmatrix.build.cache import Cache, disk_errors, file_digest
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.python.interpreters import Python
 from envmatrix.build.python.pip import ResolveRequest, cached_pip, wrong_hash_error
-from envmatrix.errors import EngineError, Where
+from envmatrix.errors import EngineError
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.units import as_packages
 
@@ -43,18 +43,17 @@ class Wheelhouse:
         except OSError:
             return None
 
-    def add(self, file: Path, pin: PinnedPackage, lock: Path) -> None:
+    def add(self, file: Path, pin: PinnedPackage) -> None:
         """Add a fetched file. Raises InputError if its hash differs from the lock."""
         actual_digest = file_digest(file)
         if actual_digest != pin.sha256:
-            raise wrong_hash_error(pin, lock, actual_digest)
+            raise wrong_hash_error(pin, actual_digest)
         folder = self.cache.root / "packages" / pin.sha256
         self.cache.folder(folder, lambda place: file.rename(place / file.name))
 
     def fill(
         self,
         pins: Sequence[PinnedPackage],
-        lock: Path,
         python: Python,
         index: Sequence[str],
         progress: ProgressCallback,
@@ -64,33 +63,29 @@ class Wheelhouse:
         with self.cache.exclusive_lock("wheelhouse"):
             missing = [pin for pin in pins if self.held(pin) is None]
             if missing:
-                progress(
-                    f"downloading {as_packages(len(missing))} of {lock.name}: {', '.join(map(str, missing[:4]))}"
-                    + (" ..." if len(missing) > 4 else "")
-                    + size_note(missing, self.cache.root)
-                )
                 names = tuple(map(str, missing))
-                self._download(ResolveRequest(names, tuple(index), sources=tuple(sources)), missing, lock, python)
-        return [self._require_file(pin, lock) for pin in pins]
+                listed = ", ".join(names[:4]) + (" ..." if len(names) > 4 else "")
+                size = size_note(missing, self.cache.root)
+                progress(f"downloading {as_packages(len(names))} of {missing[0].lock.name}: {listed}{size}")
+                self._download(ResolveRequest(names, tuple(index), sources=tuple(sources)), missing, python)
+        return list(map(self._require_file, pins))
 
-    def _download(self, request: ResolveRequest, missing: Sequence[PinnedPackage], lock: Path, python: Python) -> None:
+    def _download(self, request: ResolveRequest, missing: Sequence[PinnedPackage], python: Python) -> None:
         pip = cached_pip(self.cache, python)
         by_digest = {pin.sha256: pin for pin in missing}
         with self.cache.scratch("download") as scratch, disk_errors(scratch):
             folder = scratch / "wheels"
             folder.mkdir()
-            pip.download(request, missing, lock, folder)
+            pip.download(request, missing, folder)
             for file in sorted(folder.iterdir()):
                 pin = by_digest.get(file_digest(file))
                 if pin:
-                    self.add(file, pin, lock)
+                    self.add(file, pin)
 
-    def _require_file(self, pin: PinnedPackage, lock: Path) -> Path:
+    def _require_file(self, pin: PinnedPackage) -> Path:
         file = self.held(pin)
         if file is None:
-            raise EngineError(
-                f"pip did not download {pin}", where=Where(lock, pin.line or None), remedy="`envmatrix lock`"
-            )
+            raise EngineError(f"pip did not download {pin}", where=pin.where, remedy="`envmatrix lock`")
         return file
 
 

@@ -1,10 +1,11 @@
-"""Generate a commented batch script for the user's own training in an environment."""
+"""Generate a commented batch script for the user's own training in an environment (templates/training.sh.j2)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
 from pathlib import Path
 
+from envmatrix.build.images.definitions import text_templates
 from envmatrix.engines.base import Engine, HasImageFiles, Prepared, RunsAsCommand
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
@@ -13,20 +14,6 @@ from envmatrix.plan.export_lines import all_variables, cache_note, placement, po
 
 #: Variables that every job sets itself.
 _OF_A_JOB = frozenset({"PATH", "HOME", "USER", "LANG"})
-_HEAD = """\
-#!/bin/sh
-# A training job in the environment {name} ({levels}).
-# Change what is marked with <...>, then submit it: sbatch FILE
-#SBATCH --job-name={job}
-#SBATCH --nodes=1
-#SBATCH --ntasks=1
-#SBATCH --exclusive                 # thread counts and placement below are for a whole node
-#SBATCH --time=04:00:00             # <how long it may take>
-##SBATCH --partition=<partition>    # take one # away to use a line
-##SBATCH --account=<account>
-##SBATCH --gres=gpu:<how many>
-#SBATCH --output=train-%j.log
-"""
 
 
 def training_script(
@@ -42,34 +29,34 @@ def training_script(
     ``program`` is the program that a run measured in the environment. Raises InputError for an engine without a
     command, and for 'pyxis' if the engine has no image file.
     """
-    job = "train-" + "".join(c if c.isalnum() or c in "-_." else "-" for c in environment.name)
     variables = {**(program.env if program else {}), **all_variables(environment, preload)}
-    command = program.command if program else ()
-    head = _HEAD.format(name=environment.name, levels=environment.levels_text(), job=job)
+    image: Path | None = None
+    engine_lines: list[str] = []
     if form == "pyxis":
-        body = _pyxis(environment, _image_file(environment, engine, prepared), prepared.python, variables, command)
+        image = _image_file(environment, engine, prepared)
     elif isinstance(engine, RunsAsCommand):
-        more = {"program": command} if command else {}  # engines from other packages may not accept it
-        body = engine.script_lines(prepared, variables, placement(environment), **more)
+        # Engines from other packages may not accept a program.
+        more = {"program": program.command} if program and program.command else {}
+        engine_lines = engine.script_lines(prepared, variables, placement(environment), **more)
     else:
         raise InputError(
             f"engine {engine.name} needs its own service on every node, so no batch script can start it",
             remedy="use `--engine apptainer`, or the venv: `--engine local`",
         )
-    notes = [*quota_note(environment), *cache_note(environment, preload)]
-    return head + "\n".join(["set -eu", *notes, *_around(program, prepared.python), *body]) + "\n"
-
-
-def _around(program: Workload | None, python: str) -> list[str]:
-    """Return the lines before a user's own program: its folder, its variables, its preparation command."""
-    if program is None:
-        return []
-    needs = [name for name in program.pass_env if name not in _OF_A_JOB]
-    return [
-        *([f"# It needs these variables of the shell that submits: {', '.join(needs)}"] if needs else []),
-        *([f"cd {posix_quote(program.files)}  # the folder of the program"] if program.files else []),
-        *([program_command(python, program.prepare)] if program.prepare else []),
-    ]
+    return text_templates("envmatrix.launchers.slurm").get_template("training.sh.j2").render(
+        environment=environment,
+        job=re.sub(r"[^\w.-]", "-", environment.name),
+        notes=[*quota_note(environment), *cache_note(environment, preload)],
+        program=program,
+        needs=[name for name in program.pass_env if name not in _OF_A_JOB] if program else (),
+        python=prepared.python,
+        engine_lines=engine_lines,
+        image=image,
+        variables=variables,
+        placement=placement(environment),
+        quote=posix_quote,
+        command_line=program_command,
+    )  # fmt: skip
 
 
 def _image_file(environment: Environment, engine: Engine, prepared: Prepared) -> Path:
@@ -79,27 +66,3 @@ def _image_file(environment: Environment, engine: Engine, prepared: Prepared) ->
         f"environment {environment.name} is no image file on engine {engine.name}, so Pyxis cannot start it",
         remedy="use `--engine apptainer`, whose image Enroot reads",
     )
-
-
-def _pyxis(
-    environment: Environment, file: Path, python: str, variables: Mapping[str, str | None], program: Sequence[str]
-) -> list[str]:
-    take_out = [
-        "# For clusters with Pyxis and Enroot. Enroot reads a squashfs file: take it out of the SIF once, where",
-        "# Apptainer is. `sif list` shows the number of its FS (squashfs) partition, which `sif dump` takes.",
-        f"#   apptainer sif list {posix_quote(str(file))}",
-        f"#   apptainer sif dump 4 {posix_quote(str(file))} >image.sqsh",
-        "image=$PWD/image.sqsh",
-    ]
-    is_squashfs = [
-        "# For clusters with Pyxis and Enroot. Copy the image to where the nodes see it, and change this line.",
-        f"image={posix_quote(str(file))}",
-    ]
-    return [
-        *(is_squashfs if file.suffix == ".sqsh" else take_out),
-        'exec srun --container-image="$image" --container-mounts="$PWD:$PWD" --container-workdir="$PWD" \\',
-        f"  --no-container-mount-home --container-readonly {placement(environment)}/usr/bin/env \\",
-        *(f"  -u {name} \\" for name, value in variables.items() if value is None),
-        *(f"  {posix_quote(f'{name}={value}')} \\" for name, value in variables.items() if value is not None),
-        f"  {program_command(python, program)}",
-    ]

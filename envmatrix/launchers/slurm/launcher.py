@@ -15,12 +15,17 @@ from envmatrix.launchers.block_orders import widest_workload
 from envmatrix.launchers.pending_block import Loss, PendingBlock
 from envmatrix.launchers.slurm import pending_block, reasons
 from envmatrix.launchers.slurm.client import SlurmClient
-from envmatrix.launchers.slurm.placement import Placing
 from envmatrix.launchers.slurm.script import BlockJob, array_script, block_script, make_block_job, slurm_options
 from envmatrix.plan import Slot
 from envmatrix.results import Trial, trial_of, write_whole
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.experiment import Experiment
+
+
+def nodes_of_block(block: int, listed: Sequence[str], span: int) -> str:
+    """Return a block's nodes: blocks use ``listed`` in turn, ``span`` nodes at a time; '': Slurm chooses."""
+    groups = [listed[first : first + span] for first in range(0, len(listed) - span + 1, span)]
+    return ",".join(groups[block % len(groups)]) if groups else ""
 
 
 class SlurmLauncher(BatchLauncher):
@@ -36,7 +41,7 @@ class SlurmLauncher(BatchLauncher):
         self._client = client
         self._options = slurm_options(experiment)
         self._span = widest_workload(experiment)
-        self._placing = Placing(client, self._options, self._left_out, self._span)
+        self._usable_nodes: list[str] = []
         self._arrays = True
         self._clocks: set[str] = set()
 
@@ -84,6 +89,38 @@ class SlurmLauncher(BatchLauncher):
     def _state(self, pending: PendingBlock, queue: Sequence[QueuedJob]) -> QueuedJob | None:
         return pending_block.job_of(pending, queue)
 
+    def _unusable_nodes(self) -> dict[str, str]:
+        """Return the nodes that cannot take jobs, with their state and its reason."""
+        return {
+            node.name: f"{node.state} ({node.reason})" if node.reason else node.state
+            for node in self._client.nodes(self._options)
+            if not node.usable and not node.undetermined
+        }
+
+    def _node_for(self, block: int, home: str) -> str | None:
+        """Return the node a block must run on ('': any); None if the one that began it is not available.
+
+        A block over several nodes gets their names with commas. A later ``resume`` tries nodes again that are left out
+        since this start. Raises EngineError if too few nodes are left, SilentError if Slurm does not know their state
+        yet.
+        """
+        nodes = self._client.nodes(self._options)
+        usable = [node.name for node in nodes if node.usable and node.name not in self._left_out]
+        self._usable_nodes = usable
+        missing = set(home.split(",")) - set(usable) if home else set()
+        too_few = len(set(usable)) < self._span
+        if any(node.undetermined and (too_few or node.name in missing) for node in nodes):
+            raise SilentError("Slurm does not know yet how its nodes are", remedy="when it does: `envmatrix resume`")
+        if too_few:
+            states = "; ".join(f"{node.name}: {self._left_out.get(node.name) or node.state}" for node in nodes)
+            raise EngineError(
+                f"{'no node is' if self._span == 1 else 'too few nodes are'} left to run on ({states})",
+                remedy="repair them or choose others, then `envmatrix resume`; nothing is lost",
+            )
+        if home:
+            return None if missing else home
+        return nodes_of_block(block, [name for name in self._options.nodelist if name in usable], self._span)
+
     def _submit_backlog(self, queue: Sequence[QueuedJob], work: Work) -> Trials:
         """Submit waiting blocks as far as there are places."""
         while self._backlog and self._working < self.width:
@@ -113,7 +150,7 @@ class SlurmLauncher(BatchLauncher):
 
     def _prepare(self, pending: PendingBlock, work: Work) -> Generator[Trial, None, BlockJob | None]:
         """Make the job of a new attempt at a block's unfinished trials, and its files; None if none can run now."""
-        node = self._placing.node_for(pending.block, pending.files.node)
+        node = self._node_for(pending.block, pending.files.node)
         if node is None:
             home = pending.files.node
             self._say(f"block {pending.block} was begun on node {home}, which cannot be had; `resume` goes on later")
@@ -155,7 +192,7 @@ class SlurmLauncher(BatchLauncher):
             self._take_back(pending, state)
             return
         nodes = pending_block.job_nodes(pending)
-        unusable = self._placing.unusable() if state.state == "PENDING" and nodes else {}
+        unusable = self._unusable_nodes() if state.state == "PENDING" and nodes else {}
         lost = next((name for name in nodes if name in unusable), None)
         if lost:  # it was requeued and would wait for a node that may never come back
             self._client.delete([pending.job])
@@ -186,7 +223,7 @@ class SlurmLauncher(BatchLauncher):
             return f"no job of yours runs, so it asks for more than a user may have: {reasons.SIZE}"
         if reasons.waits_for_nodes(reason):
             try:
-                self._placing.node_for(pending.block, "")
+                self._node_for(pending.block, "")
             except SilentError:
                 raise
             except EngineError as error:
@@ -195,9 +232,9 @@ class SlurmLauncher(BatchLauncher):
 
     def _take_back(self, pending: PendingBlock, state: QueuedJob) -> None:
         """Cancel a job that Slurm could not start and now holds, and send its block to another node."""
-        unusable = self._placing.unusable()
+        unusable = self._unusable_nodes()
         nodes = pending.seen.split(",") if pending.seen else pending_block.job_nodes(pending)
-        loss = pending_block.not_started(state, nodes or self._placing.lost_since(unusable), unusable)
+        loss = pending_block.not_started(state, nodes or sorted(set(self._usable_nodes) & set(unusable)), unusable)
         self._say(
             f"block {pending.block}: job {state.job} is held ({state.reason}); `{state.release}` would "
             "let it try again: instead it is cancelled, and its block goes elsewhere"
@@ -210,7 +247,7 @@ class SlurmLauncher(BatchLauncher):
         stopped = pending.files.stopped(pending.attempt)
         if state and not stopped and self._client.exit_status(pending.job) == CANNOT_WRITE:
             stopped = (CANNOT_WRITE, state.host.split(",")[0], str(pending.files.path))
-        return pending_block.explain_loss(state, past, stopped, self._placing.unusable())
+        return pending_block.explain_loss(state, past, stopped, self._unusable_nodes())
 
     def _lost_trial(self, slot: Slot, pending: PendingBlock) -> Trial:
         cause = pending.files.last_cause()

@@ -16,13 +16,11 @@ from envmatrix.launchers.node_start import find_lines
 from envmatrix.launchers.pending_block import PendingBlock
 from envmatrix.launchers.slurm import export, partitions
 from envmatrix.launchers.slurm.client import Node, SlurmClient, nodes_host
-from envmatrix.launchers.slurm.launcher import SlurmLauncher
-from envmatrix.launchers.slurm.placement import nodes_of_block
+from envmatrix.launchers.slurm.launcher import SlurmLauncher, nodes_of_block
 from envmatrix.launchers.slurm.script import (
     BlockJob,
     directives,
     make_block_job,
-    overlay,
     script_with_order,
     slurm_options,
 )
@@ -32,6 +30,7 @@ from envmatrix.system.host import Host
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.trials.batches import TrialGrouper
 from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.overrides import with_changed_values
 
 
 class SlurmKind(LauncherKind):
@@ -62,14 +61,14 @@ class SlurmKind(LauncherKind):
 
     def width(self, design: Design, asked: LauncherOptions, span: int) -> int:
         """Return how many blocks run at the same time."""
-        return max(1, overlay(design.slurm, asked).nodes // span)
+        return max(1, with_changed_values(design.slurm, asked).nodes // span)
 
     def look(
         self, design: Design, asked: LauncherOptions, engines: Sequence[Engine], span: int, progress: ProgressCallback
     ) -> Host:
         """Check that this cluster can run the design, and return its nodes as one host."""
         refuse_engines_without_commands(self.name, engines)
-        client, part = SlurmClient(), overlay(design.slurm, asked)
+        client, part = SlurmClient(), with_changed_values(design.slurm, asked)
         limits, nodes = client.partitions(), client.nodes(part)
         host = nodes_host(nodes)
         partitions.check(limits, part, span, _memory(part, nodes), part.time)
@@ -94,7 +93,7 @@ class SlurmKind(LauncherKind):
 
     def check_block(self, design: Design, asked: LauncherOptions, span: int, trials: int, in_turns: int) -> None:
         """Reject blocks that could take longer than every requested partition allows."""
-        client, part = SlurmClient(), overlay(design.slurm, asked)
+        client, part = SlurmClient(), with_changed_values(design.slurm, asked)
         if not part.time and (limits := client.partitions()):
             most_s = most_seconds(trials, in_turns, design.trial_limit)
             partitions.check(limits, part, span, _memory(part, client.nodes(part)), most_s)

@@ -9,18 +9,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from envmatrix.block.order import CANNOT_WRITE, BlockOrder, Part
-from envmatrix.errors import InputError
 from envmatrix.launchers.block_orders import block_order, block_seconds, job_prefix
 from envmatrix.launchers.node_start import copy_package, start_lines
 from envmatrix.launchers.slurm.client import SlurmClient
 from envmatrix.matrix import Slurm
 from envmatrix.plan.export_lines import posix_quote
-from envmatrix.results.run import LauncherOptions
-from envmatrix.system.validation_messages import validation_message
 from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.overrides import with_changed_values
 
 #: Shell text for the job's id, as Slurm's commands take it: that of a task is ARRAY_TASK.
 _JOB_ID = "${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-${SLURM_JOB_ID:-none}}"
@@ -45,16 +41,7 @@ class BlockJob:
 
 def slurm_options(experiment: Experiment) -> Slurm:
     """Return the run's Slurm options: the design's ``slurm:`` part, overridden by the command line."""
-    return overlay(experiment.run.design.slurm, experiment.run.launcher_options)
-
-
-def overlay(part: Slurm, asked: LauncherOptions) -> Slurm:
-    """Return the options with ``asked`` overriding ``part``. Raises InputError for an invalid value."""
-    try:
-        return Slurm.model_validate({**part.model_dump(), **asked})
-    except ValidationError as error:
-        problem = error.errors()[0]
-        raise InputError(f"--{problem['loc'][0]}: {validation_message(problem)}") from error
+    return with_changed_values(experiment.run.design.slurm, experiment.run.launcher_options)
 
 
 def make_block_job(

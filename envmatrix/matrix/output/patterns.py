@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from envmatrix.matrix.output.printed import Reading
-from envmatrix.system.bench_options import NumberField, quantities
+from envmatrix.system import bench_modules as bench
 
 #: Only the start of a number: bench/quantities.py reads the rest, its separators, factor and unit.
 _NUMBER = r"\b([0-9.]+)"
@@ -37,7 +37,7 @@ class OutputText:
             line_start = self._text.rfind("\n", 0, match.start(1)) + 1
             line_end = self._text.find("\n", match.start(1))
             line, start = self._text[line_start : line_end if line_end >= 0 else None], match.start(1) - line_start
-            field_starts = [field.start for field in quantities().fields(line) if field.start <= start < field.end]
+            field_starts = [field.start for field in bench.quantities.fields(line) if field.start <= start < field.end]
             positions.add(line_start + field_starts[0] if len(field_starts) == 1 else -1)
             if len(positions) > enough:
                 break
@@ -103,8 +103,8 @@ def _label_endings(label: str) -> list[str]:
 
 
 def _is_descriptive(ending: str) -> bool:
-    name = quantities().words(ending)
-    return quantities().of_label(name) or re.search(r"\b(?:time|timing|dt|latency)\b", name) is not None
+    name = bench.quantities.words(ending)
+    return bench.quantities.of_label(name) or re.search(r"\b(?:time|timing|dt|latency)\b", name) is not None
 
 
 def _escape_words(words: str) -> str:
@@ -113,7 +113,7 @@ def _escape_words(words: str) -> str:
     return rf"\b{escaped}" if re.match(r"\w", words) else escaped
 
 
-def _unit_pattern(field: NumberField, line: str) -> str:
+def _unit_pattern(field: bench.quantities.Field, line: str) -> str:
     """Return a unit as a pattern. It also accepts variants: it/s for s/it, and s for ms."""
     if not field.unit:
         return ""
@@ -141,7 +141,7 @@ def _unit_pattern(field: NumberField, line: str) -> str:
 def _previous_number_patterns(reading: Reading, behind: str) -> Iterator[str]:
     """Yield patterns that start at the previous number's label: ``Time: 0.52s, 489.2/s (0.54s, 474.3/s)``."""
     previous = [
-        field for field in quantities().fields(reading.line) if field.start < reading.field.start and field.label
+        field for field in bench.quantities.fields(reading.line) if field.start < reading.field.start and field.label
     ]
     if previous and not reading.second:
         yield f"{_escape_words(_label_endings(previous[-1].label)[0])}{_BETWEEN}[0-9.,]+[^\\n(]*?{_NUMBER}{behind}"
@@ -149,12 +149,12 @@ def _previous_number_patterns(reading: Reading, behind: str) -> Iterator[str]:
 
 def _line_start_pattern(reading: Reading, rank: str) -> str:
     """Return the start of a line, up to its first number, as a pattern; with ``rank``, that rank's own marker."""
-    line, _ = quantities().masked(reading.line)
+    line, _ = bench.quantities.masked(reading.line)
     line = _BAR_CHARACTERS.sub(lambda bar: "\0" * len(bar[0]), line)
     if rank:
         rank_match = re.search(rf"[A-Za-z]+[\s\"':=_#\[-]{{0,3}}{rank}(?!\d)|^\[\d+,{rank}\]", line)
         return f"{re.escape(rank_match[0])}(?![0-9]){_ANYTHING}" if rank_match else f"^(?!){_ANYTHING}"
-    first_field = quantities().fields(reading.line)[0]
+    first_field = bench.quantities.fields(reading.line)[0]
     line_start, is_first = line[: first_field.start], first_field.start == reading.field.start
     parts = [re.sub(r"(?:\\ |\\\t)+", r"\\s*", re.escape(part)) for part in re.split(r"\0+", line_start)]
     masked = [reading.line[hidden.start()] for hidden in re.finditer(r"\0+", line_start)]

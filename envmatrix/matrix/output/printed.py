@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from envmatrix.system.bench_options import NumberField, quantities
+from envmatrix.system import bench_modules as bench
 
 #: What rates and times measure, most informative first: samples per second are preferred to steps per second.
 SAMPLES, TOKENS, STEPS, FLOPS, BYTES, STEP_TIME, UNSPECIFIED_TIME, EPOCH_TIME = range(8)
@@ -96,7 +96,7 @@ class Reading:
 
     line: str
     number: int
-    field: NumberField
+    field: bench.quantities.Field
     better: str
     unit: str
     order: int
@@ -145,9 +145,11 @@ def _blocks(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _line_readings(line: str, number: int, title: str, block: str) -> Iterator[Reading]:
-    fields = quantities().fields(line)
-    text, counts_flops = quantities().masked(line)
-    counts_flops = counts_flops or any(quantities().is_counter(quantities().words(field.label)) for field in fields)
+    fields = bench.quantities.fields(line)
+    text, counts_flops = bench.quantities.masked(line)
+    counts_flops = counts_flops or any(
+        bench.quantities.is_counter(bench.quantities.words(field.label)) for field in fields
+    )
     prefix = re.sub(r"\0+", "\0", text[: fields[0].start]) if fields else ""
     for field in fields:
         if field.value < 0 or _is_setting(field, text):
@@ -156,7 +158,7 @@ def _line_readings(line: str, number: int, title: str, block: str) -> Iterator[R
             yield _make_reading(line, number, field, speed, (text[: field.start], prefix, title, block))
 
 
-def _is_setting(field: NumberField, text: str) -> bool:
+def _is_setting(field: bench.quantities.Field, text: str) -> bool:
     """Return whether a number is part of printed settings, a list or a comment, and so not a measured speed."""
     preceding = text[: field.start]
     is_list_item = preceding.endswith("[") and re.match(r",\s*[-+.\d]", text[field.end :])
@@ -164,12 +166,12 @@ def _is_setting(field: NumberField, text: str) -> bool:
 
 
 def _make_reading(
-    line: str, number: int, field: NumberField, speed: tuple[int, str], context: tuple[str, str, str, str]
+    line: str, number: int, field: bench.quantities.Field, speed: tuple[int, str], context: tuple[str, str, str, str]
 ) -> Reading:
     order, unit = speed
     text, prefix, title, block = context
-    label = quantities().words(field.label)
-    description = label or quantities().words(re.split(r"[,;|]|\d", text)[-1])
+    label = bench.quantities.words(field.label)
+    description = label or bench.quantities.words(re.split(r"[,;|]|\d", text)[-1])
     description_and_unit = f"{description} {field.unit.text.lower() if field.unit else ''}"
     second = not label and re.search(r"\d\S*(?: [a-z/]+)? *\([^()]*\Z", text) is not None
     rank = _RANK.search(line[: field.start])
@@ -208,7 +210,7 @@ def is_evaluation_label(label: str) -> bool:
     return re.match(r"(?:val|valid|eval|test)_", label) is not None
 
 
-def _unit_kind(field: NumberField) -> str:
+def _unit_kind(field: bench.quantities.Field) -> str:
     """Return the unit's kind for a number without a label; '' for a unit per item: 5 it/s equals 0.2 s/it."""
     return field.unit.kind if field.unit and not field.unit.per else ""
 
@@ -223,13 +225,13 @@ def _phase(label: str, preceding: str) -> str:
     return ""
 
 
-def _speed_order(field: NumberField, text: str, *, counts_flops: bool) -> tuple[int, str] | None:
+def _speed_order(field: bench.quantities.Field, text: str, *, counts_flops: bool) -> tuple[int, str] | None:
     """Return what a number measures, and its unit; None if it is not a speed."""
-    label = quantities().words(field.label)
-    if quantities().is_other(label):
+    label = bench.quantities.words(field.label)
+    if bench.quantities.is_other(label):
         return None
-    unit, says_speed = field.unit, quantities().of_label(label)
-    if says_speed and not (unit or field.connector or _BY_DEVICE.search(label)) and quantities().is_counter(label):
+    unit, says_speed = field.unit, bench.quantities.of_label(label)
+    if says_speed and not (unit or field.connector or _BY_DEVICE.search(label)) and bench.quantities.is_counter(label):
         return None  # a count after the unit of another number: ``tokens/s epoch 3``
     if _FLOPS_COUNTED.search(f"{field.label} {unit.text if unit else ''}"):
         counts_flops = (

@@ -23,7 +23,7 @@ from envmatrix.stats.meta_analysis.random_effects import RandomEffects, combine_
 from envmatrix.stats.observed_host import observed_host
 from envmatrix.stats.pairing import ratio_from_log
 from envmatrix.stats.steady_state.effect import SteadyEffect
-from envmatrix.system.bench_options import processor
+from envmatrix.system import bench_modules
 from envmatrix.system.host import Host, this_host
 
 #: Effects with these flags do not measure the environment alone, whatever their verdict.
@@ -106,7 +106,7 @@ def _machine(run: Run, measured: Measurements) -> ProcessorFacts:
 def this_processor() -> ProcessorFacts:
     """Return the facts of this machine, as a run here records them."""
     cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    return _processor_facts(this_host(), processor().instruction_sets(cpuinfo) or ())
+    return _processor_facts(this_host(), bench_modules.processor.instruction_sets(cpuinfo) or ())
 
 
 def _processor_facts(host: Host, flags: Iterable[str]) -> ProcessorFacts:

@@ -1,7 +1,13 @@
-"""Command lines that cannot run in a trial, or would do their work outside it; each error says what to type."""
+"""Command lines that cannot run in a trial, or would do their work outside it; each error says what to type.
+
+Wrappers such as `uv run` and `poetry run` choose a Python by the current folder, and a trial has a folder of its own.
+There `uv run` would install the copied project into the user's environment, and other wrappers would create an empty
+environment. So their Python is resolved here, once.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -9,6 +15,8 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from envmatrix.errors import InputError
+from envmatrix.system.progress import ProgressCallback
+from envmatrix.system.regular_files import RefusedFileError, read_bytes
 from envmatrix.system.start_errors import NOEXEC, NOT_EXECUTABLE, describe_unusable
 
 _PYTHON = re.compile(r"python(\d(\.\d+)?t?)?\Z")
@@ -30,6 +38,14 @@ _JOB_STARTERS = {
     "bsub": "--launcher lsf", "qsub": "--launcher pbs", "salloc": "--launcher slurm", "sbatch": "--launcher slurm",
     "srun": "--launcher slurm", "ssh": "--launcher ssh --hosts HOST",
 }  # fmt: skip
+
+#: Options of `uv run` that change nothing about an environment that is used as it is.
+_UV_WITHOUT_EFFECT = frozenset(
+    ("--", "--frozen", "--locked", "--no-progress", "--no-sync", "--offline", "--quiet", "-q")
+)
+_LARGEST_SCRIPT = 2**20
+#: The first line of the list of packages that a script may have (PEP 723).
+_PACKAGES_IN_SCRIPT = re.compile(rb"^# /// script\s*$", re.MULTILINE)
 
 
 def is_python(program: str) -> bool:
@@ -63,41 +79,34 @@ def reads_program_from_input(words: tuple[str, ...]) -> bool:
 
 def check_command_line(words: tuple[str, ...]) -> None:
     """Raise InputError for a command line whose work would not be done in the trials, or only in the first one."""
-    name = Path(words[0]).name
-    if not words[0].strip():
-        raise InputError("the program after `--` is an empty word", remedy="is a variable of your shell not set?")
+    if refusal := _refusal(words):
+        raise InputError(refusal[0], remedy=refusal[1])
+
+
+def _refusal(words: tuple[str, ...]) -> tuple[str, str] | None:
+    """Return why a command line is refused, and what to type; None if it is not."""
+    program, name, folder = words[0], Path(words[0]).name, str(Path.cwd())
+    if not program.strip():
+        return "the program after `--` is an empty word", "is a variable of your shell not set?"
     if reads_program_from_input(words):
-        raise InputError(
-            f"{' '.join(words)} reads a program from standard input, which is empty in a trial",
-            remedy=f"write the program into a file and name it: -- {words[0]} FILE",
-        )
-    if _UNPRINTABLE.search(str(Path.cwd())):
-        raise InputError(
-            f"the name of the folder {str(Path.cwd())!r} has a newline or bytes that are not UTF-8",
-            remedy="rename it, or copy your program to another folder",
-        )
-    odd_word = next(filter(_UNPRINTABLE.search, words), None)
-    if odd_word:
-        raise InputError(
-            f"{odd_word!r} has a newline or another character that engines pass differently",
-            remedy=f"write it into a file without such characters in its name, and name that: -- {words[0]} FILE",
-        )
-    pipe = next(filter(_SHELL_PIPE.match, words), None)
-    if pipe:
-        raise InputError(
-            f"{pipe} is a pipe of your shell, which can be read only once: a program runs several times",
-            remedy="write its content into a file and name that; or quote the whole line: -- bash -c 'LINE'",
-        )
+        reason = f"{' '.join(words)} reads a program from standard input, which is empty in a trial"
+        return reason, f"write the program into a file and name it: -- {program} FILE"
+    if _UNPRINTABLE.search(folder):
+        reason = f"the name of the folder {folder!r} has a newline or bytes that are not UTF-8"
+        return reason, "rename it, or copy your program to another folder"
+    if odd_word := next(filter(_UNPRINTABLE.search, words), None):
+        reason = f"{odd_word!r} has a newline or another character that engines pass differently"
+        return reason, f"write it into a file without such characters in its name, and name that: -- {program} FILE"
+    if pipe := next(filter(_SHELL_PIPE.match, words), None):
+        reason = f"{pipe} is a pipe of your shell, which can be read only once: a program runs several times"
+        return reason, "write its content into a file and name that; or quote the whole line: -- bash -c 'LINE'"
     if name in _OTHER_USERS:
-        raise InputError(
-            f"{name} removes the variables and libraries of an environment",
-            remedy=f"leave it out here, and write it first: {name} envmatrix bench -- PROGRAM",
-        )
+        reason = f"{name} removes the variables and libraries of an environment"
+        return reason, f"leave it out here, and write it first: {name} envmatrix bench -- PROGRAM"
     if name in _JOB_STARTERS:
-        raise InputError(
-            f"{name} starts its program outside the trial, where nothing is set or verified",
-            remedy=f"leave it out, and let envmatrix do that: {_JOB_STARTERS[name]} -- PROGRAM",
-        )
+        reason = f"{name} starts its program outside the trial, where nothing is set or verified"
+        return reason, f"leave it out, and let envmatrix do that: {_JOB_STARTERS[name]} -- PROGRAM"
+    return None
 
 
 def missing_program_error(words: tuple[str, ...]) -> InputError:
@@ -143,3 +152,71 @@ def _unquoted(line: str) -> str:
 def _similar_name(name: str) -> str:
     similar_names = get_close_matches(name, [path.name for path in Path.cwd().iterdir()], n=1)
     return f"did you mean ./{similar_names[0]}?" if similar_names else ""
+
+
+#: NAME of `NAME run` -> the command that prints its Python.
+_PYTHON_COMMANDS = {
+    "poetry": "poetry env info --executable",
+    "pipenv": "pipenv --py",
+    "pdm": "pdm info --python",
+    "hatch": "hatch run which python",
+    "pixi": "pixi run which python",
+    "rye": "rye run which python",
+    "conda": "conda run -n NAME which python",
+    "mamba": "mamba run -n NAME which python",
+    "micromamba": "micromamba run -n NAME which python",
+}
+
+
+def unwrap_command(words: tuple[str, ...], progress: ProgressCallback) -> tuple[str, ...]:
+    """Return the words of the program itself. Raises InputError if its Python is unknown."""
+    if len(words) < 3 or words[1] != "run":
+        return words
+    name = Path(words[0]).name
+    if name == "uv":
+        return _unwrap_uv(words[2:], progress)
+    if name in _PYTHON_COMMANDS:
+        raise InputError(
+            f"`{name} run` picks a Python by the folder it runs in, and a trial runs in another folder",
+            remedy=f'use that Python directly: -- "$({_PYTHON_COMMANDS[name]})" train.py',
+        )
+    return words
+
+
+def _unwrap_uv(words: tuple[str, ...], progress: ProgressCallback) -> tuple[str, ...]:
+    while words[0] in _UV_WITHOUT_EFFECT and len(words) > 1:
+        words = words[1:]
+    words = ("python", "-m", *words[1:]) if words[0] in ("-m", "--module") else words
+    if words[0].startswith("-"):
+        raise InputError(
+            f"`uv run {words[0]}`: with this option, uv creates a new environment each time",
+            remedy="run `uv sync` with the same options, then use its Python: -- .venv/bin/python train.py",
+        )
+    if _lists_packages(Path(words[0])):
+        script = f"--script {words[0]}"
+        raise InputError(
+            f"{words[0]} lists its own packages (`# /// script`), for which `uv run` creates an environment",
+            remedy=f'create it: `uv sync {script}`, then: -- "$(uv python find {script})" {words[0]}',
+        )
+    current_folder = Path.cwd()
+    root = next(
+        (folder for folder in (current_folder, *current_folder.parents) if (folder / "pyproject.toml").is_file()),
+        current_folder,
+    )
+    bin_folder = root / os.environ.get("UV_PROJECT_ENVIRONMENT", ".venv") / "bin"
+    if not (bin_folder / "python").exists():
+        raise InputError(
+            f"{bin_folder / 'python'} does not exist yet (`uv run` would create it)", remedy="create it: `uv sync`"
+        )
+    progress(f"{bin_folder.parent} is used as it is (`uv run` would sync it first)")
+    if words[0].endswith(".py"):
+        return (str(bin_folder / "python"), *words)
+    executable = bin_folder / words[0]
+    return (str(executable), *words[1:]) if executable.is_file() else words
+
+
+def _lists_packages(script: Path) -> bool:
+    try:
+        return script.suffix == ".py" and _PACKAGES_IN_SCRIPT.search(read_bytes(script, _LARGEST_SCRIPT)) is not None
+    except (OSError, RefusedFileError):
+        return False

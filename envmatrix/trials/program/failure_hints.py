@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from envmatrix.block.crowd import MOST_PROCESSES
@@ -20,34 +19,33 @@ _OUTSIDE_PATH = re.compile(r"(?:^|[\s'\"=(])(\.\./[^\s'\":,)]*)")
 #: The benchmark's own last line if the system refused to start the program (bench/command.py).
 _NOT_STARTED = re.compile(r"^bench: error: cannot start (.+): ([^:\n]+)$", re.MULTILINE)
 _START_ERRORS = {os.strerror(number): number for number in (errno.ENOENT, errno.EACCES, errno.ENOEXEC)}
+_SYSTEM_HINTS = {
+    r"^EOFError\b|No such device or address: '/dev/tty'": (
+        "it reads its input, and a trial has no keyboard: pass the answers as options, or in a file: -- sh -c "
+        "'PROGRAM <FILE'"
+    ),
+    r"^bdb\.BdbQuit\b": "it stops in a debugger: take out its breakpoint(), or: -- env PYTHONBREAKPOINT=0 PROGRAM",
+    r"[Ii]nappropriate ioctl": (
+        "it wants a terminal, and a trial has none: give it one: -- script -qec 'PROGRAM' /dev/null"
+    ),
+    r"Resource temporarily unavailable|can't start new thread|fork: retry": (
+        f"it could start no more processes or threads: a trial may have {MOST_PROCESSES}, or fewer if `ulimit -u` "
+        "says so"
+    ),
+}
 
 
-def find_failure_hints(workload: Workload, image: Image, said: str, folder: Path, *, by_links: bool = True) -> str:
+def find_failure_hints(workload: Workload, image: Image, output: str, folder: Path, *, by_links: bool = True) -> str:
     """Return what a program on the command line may lack, with the option that supplies it; '' if unknown.
 
-    ``said`` is the end of its output, ``folder`` the program's folder, which a trial may see ``by_links`` only.
+    ``output`` is the end of what it printed, ``folder`` the program's folder, which a trial may see ``by_links`` only.
     """
-    return "; ".join(_iterate_hints(workload, image, said, folder, by_links=by_links))
-
-
-def _iterate_hints(workload: Workload, image: Image, output: str, folder: Path, *, by_links: bool) -> Iterator[str]:
-    if line := missing_module_hint(image, output, folder):
-        yield line
-    if line := start_hint(output, folder):
-        yield line
-    names = [
-        name
-        for name in likely_needed_variables((), output, places=False)
-        if name not in (*workload.pass_env, *workload.env)
-    ]
-    if names:
-        yield f"it did not get {', '.join(names)} from your shell: --pass-env {','.join(names)}"
-    if line := keyboard_hint(output):
-        yield line
-    if line := crowd_hint(output):
-        yield line
-    if by_links and (line := outside_path_hint(workload, output)):
-        yield line
+    passed_names = (*workload.pass_env, *workload.env)
+    names = [name for name in likely_needed_variables((), output, places=False) if name not in passed_names]
+    variables = f"it did not get {', '.join(names)} from your shell: --pass-env {','.join(names)}" if names else ""
+    hints = [missing_module_hint(image, output, folder), start_hint(output, folder), variables, *system_hints(output)]
+    hints += [outside_path_hint(workload, output)] if by_links else []
+    return "; ".join(filter(None, hints))
 
 
 def missing_module_hint(image: Image, output: str, folder: Path) -> str:
@@ -78,37 +76,16 @@ def start_hint(output: str, folder: Path) -> str:
     return ""
 
 
-def keyboard_hint(output: str) -> str:
-    """Return a hint for a program that waits for a keyboard or a terminal, which no trial has; otherwise ''."""
-    if re.search(r"^EOFError\b|No such device or address: '/dev/tty'", output, re.MULTILINE):
-        return (
-            "it reads its input, and a trial has no keyboard: pass the answers as options, or in a file: -- sh -c "
-            "'PROGRAM <FILE'"
-        )
-    if re.search(r"^bdb\.BdbQuit\b", output, re.MULTILINE):
-        return "it stops in a debugger: take out its breakpoint(), or: -- env PYTHONBREAKPOINT=0 PROGRAM"
-    if re.search(r"[Ii]nappropriate ioctl", output):
-        return "it wants a terminal, and a trial has none: give it one: -- script -qec 'PROGRAM' /dev/null"
-    return ""
-
-
-def crowd_hint(output: str) -> str:
-    """Return a hint for a program that could not start another process or thread; otherwise ''."""
-    if re.search(r"Resource temporarily unavailable|can't start new thread|fork: retry", output):
-        return (
-            f"it could start no more processes or threads: a trial may have {MOST_PROCESSES}, or fewer if `ulimit -u` "
-            "says so"
-        )
-    return ""
+def system_hints(output: str) -> list[str]:
+    """Return hints for a program that waits for a keyboard, or could not start another process or thread."""
+    return [hint for pattern, hint in _SYSTEM_HINTS.items() if re.search(pattern, output, re.MULTILINE)]
 
 
 def outside_path_hint(workload: Workload, output: str) -> str:
     """Return a hint on the folders above a trial's, if the command or its output has a path with `..`; otherwise ''."""
-    for text in (*workload.command, output):
-        match = _OUTSIDE_PATH.search(text)
-        if match:
-            return (
-                f"{match[1]} was not found: a container sees only the folders that are mounted, and a folder of links "
-                "files up to two folders above the program's; use the absolute path"
-            )
-    return ""
+    paths = (match[1] for text in (*workload.command, output) if (match := _OUTSIDE_PATH.search(text)))
+    path = next(paths, "")
+    return path and (
+        f"{path} was not found: a container sees only the folders that are mounted, and a folder of links "
+        "files up to two folders above the program's; use the absolute path"
+    )

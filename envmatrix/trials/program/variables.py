@@ -79,14 +79,14 @@ def check_passed_variables(workloads: Iterable[Workload]) -> None:
             )
 
 
-def likely_needed_variables(sources: Iterable[Path], said: str = "", *, places: bool = True) -> list[str]:
+def likely_needed_variables(sources: Iterable[Path], output: str = "", *, places: bool = True) -> list[str]:
     """Return shell variables that a program seems to need: its sources mention them, or their names denote locations.
 
-    ``said`` is its output. Only names are returned, as a value may be a secret. ``places=False`` ignores names of
-    locations.
+    ``output`` is what it printed. Only names are returned, as a value may be a secret. ``places=False`` ignores names
+    of locations.
     """
     shell_names = [name for name in sorted(os.environ) if not _SESSION_VARIABLES.match(name)]
-    mentioned_names = words_in_sources(sources, said)
+    mentioned_names = words_in_sources(sources, output)
     return [name for name in shell_names if name in mentioned_names or (places and _LOCATION_NAME.match(name))]
 
 
@@ -108,9 +108,9 @@ def describe_shell_variables(passed_names: Iterable[str]) -> list[str]:
     return lines
 
 
-def words_in_sources(sources: Iterable[Path], said: str = "") -> set[str]:
-    """Return the words of a program's sources, and of its output ``said``, that can be names of variables."""
-    return set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", "\n".join([said, *_source_texts(sources)])))
+def words_in_sources(sources: Iterable[Path], output: str = "") -> set[str]:
+    """Return the words of a program's sources, and of its ``output``, that can be names of variables."""
+    return set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", "\n".join([output, *_source_texts(sources)])))
 
 
 def _source_texts(sources: Iterable[Path]) -> Iterator[str]:
