@@ -43,14 +43,14 @@ class PodmanEngine(DockerEngine):
 
     def host(self) -> str:
         """Return the URL of the API; start a service if there is none. Raises EngineError if that is not possible."""
-        return podman_host() or _start_service()
+        return podman_host() or _own_service()
 
     def unavailable(self) -> str | None:
         """Return why Podman cannot be used here; None if it responds."""
         try:
             return why_not(self.host())
         except EngineError as error:
-            return f"{error.message}: {error.remedy}"
+            return str(error)
 
     def why_no_quota(self) -> str | None:
         """Return why Podman cannot set CPU quotas; None if it can."""
@@ -78,6 +78,15 @@ class PodmanEngine(DockerEngine):
             raise EngineError(f"{job.label}: {missing}", remedy=_DELEGATE)
 
 
+def _own_service() -> str:
+    """Return the URL of the service of this process; start it, again if somebody ended it."""
+    url = _start_service()
+    if not answers(url.removeprefix("unix://")):
+        _start_service.cache_clear()
+        url = _start_service()
+    return url
+
+
 @cache
 def _start_service() -> str:
     """Start Podman's API until this process ends, and return its URL."""
@@ -95,8 +104,11 @@ def _start_service() -> str:
         deadline = time.monotonic() + _START_S
         while not answers(str(path)):
             if interrupts.wait_readable([service], 0.05) or time.monotonic() > deadline:
-                words = (folder / "log").read_text(encoding="utf-8", errors="replace").strip()[-300:]
-                raise EngineError(f"`podman system service` does not start: {words}", remedy=PODMAN_REMEDY)
+                said = (folder / "log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
+                why = said[-1] if said else f"no answer in {_START_S:.0f} s"
+                raise EngineError(
+                    f"`podman system service` does not start: {why}", remedy="`podman info` shows what is wrong"
+                )
         atexit.register(stack.pop_all().close)
     return f"unix://{path}"
 

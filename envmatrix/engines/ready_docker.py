@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 
-from envmatrix.build.cache import disk_errors, file_digest
+from envmatrix.build.cache import disk_errors, file_digest, is_disk_full
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.base import Prepared
-from envmatrix.engines.docker_client import DockerClient, ImageNotFound, docker_errors
+from envmatrix.engines.docker_client import DockerClient, DockerException, ImageNotFound, docker_errors, pull
 from envmatrix.engines.docker_images import output_inside, pull_reference
 from envmatrix.engines.ready import image_file, prepare_ready_image
-from envmatrix.errors import SkipEnvironmentError
+from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.matrix.values import is_image_file
 from envmatrix.plan.environment import Image, Library
 from envmatrix.system.progress import ProgressCallback
@@ -33,23 +33,41 @@ def prepare_ready_docker_image(
         with docker_errors(f"inspecting {image.ready}"):
             return output_inside(client, places, image_id, argv, mounted, tmpfs=["/tmp"])  # noqa: S108
 
-    image_id = find_image_id(client, image, progress)
+    image_id = find_image_id(client, engine, image, progress)
     return prepare_ready_image(places, engine, image, libraries, (image_id, image_id), inside, progress)
 
 
-def find_image_id(client: DockerClient, image: Image, progress: ProgressCallback) -> str:
-    """Return the id of a ready-made image; pull or load it if needed."""
+def find_image_id(client: DockerClient, engine: str, image: Image, progress: ProgressCallback) -> str:
+    """Return the id of a ready-made image; pull or load it if needed. ``engine`` is the name of a program too."""
     name = str(image.ready)
     with docker_errors(f"looking for image {name}"):
-        if is_image_file(name):
-            return _load_archive(client, image, progress)
-        reference = pull_reference(name)
-        for candidate in (reference, *(() if _names_registry(reference) else (f"localhost/{reference}",))):
-            with contextlib.suppress(ImageNotFound):
-                return str(client.images.get(candidate).id)
-        progress(f"pulling {reference}")
-        client.images.pull(reference)
-        return str(client.images.get(reference).id)
+        image_id = (_load_archive if is_image_file(name) else _find_or_pull)(client, engine, image, progress)
+        there, here = client.images.get(image_id).attrs.get("Architecture"), client.version()["Arch"]
+    if there and there != here:
+        raise SkipEnvironmentError(
+            f"image {name} is for processors of another architecture: {there}; these are {here}",
+            remedy=f"`{engine} pull --platform linux/{here} REF`, or build it with `--platform linux/{here}`",
+        )
+    return image_id
+
+
+def _find_or_pull(client: DockerClient, engine: str, image: Image, progress: ProgressCallback) -> str:
+    reference = pull_reference(str(image.ready))
+    for candidate in (reference, *(() if _names_registry(reference) else (f"localhost/{reference}",))):
+        with contextlib.suppress(ImageNotFound):
+            return str(client.images.get(candidate).id)
+    progress(f"pulling {reference}")
+    try:
+        pull(client, reference)
+    except DockerException as error:
+        words = " ".join(str(getattr(error, "explanation", None) or error).split())
+        if is_disk_full(words):
+            raise
+        raise EngineError(
+            f"image {image.ready} is not here, and cannot be pulled: {words[-300:]}",
+            remedy=f"`{engine} images` lists those that are here; build it, or correct the name",
+        ) from error
+    return str(client.images.get(reference).id)
 
 
 def _names_registry(reference: str) -> bool:
@@ -58,7 +76,7 @@ def _names_registry(reference: str) -> bool:
     return bool(slash) and (host == "localhost" or "." in host or ":" in host)
 
 
-def _load_archive(client: DockerClient, image: Image, progress: ProgressCallback) -> str:
+def _load_archive(client: DockerClient, engine: str, image: Image, progress: ProgressCallback) -> str:
     file = image_file(image)
     if file.suffix == ".sif":
         raise SkipEnvironmentError(
@@ -73,6 +91,6 @@ def _load_archive(client: DockerClient, image: Image, progress: ProgressCallback
     with disk_errors(file), file.open("rb") as archive:
         images = client.images.load(archive)
     if not images:
-        raise SkipEnvironmentError(f"image: {file} is not a Docker archive", remedy="create it with `docker save`")
+        raise SkipEnvironmentError(f"image: {file} is not a Docker archive", remedy=f"create it with `{engine} save`")
     images[0].tag(_LOADED_REPOSITORY, tag)
     return str(images[0].id)
