@@ -80,22 +80,22 @@ class PodmanEngine(DockerEngine):
 
 def _own_service() -> str:
     """Return the URL of the service of this process; start it, again if somebody ended it."""
-    url = _start_service()
+    url = _start_service(os.getpid())
     if not answers(url.removeprefix("unix://")):
         _start_service.cache_clear()
-        url = _start_service()
+        url = _start_service(os.getpid())
     return url
 
 
 @cache
-def _start_service() -> str:
-    """Start Podman's API until this process ends, and return its URL."""
+def _start_service(owner: int) -> str:
+    """Start Podman's API until this process, ``owner``, ends, and return its URL."""
     program = shutil.which("podman")
     if program is None:
         raise EngineError("there is no Podman here, and no socket of it", remedy=f"install Podman, or {PODMAN_REMEDY}")
     with contextlib.ExitStack() as stack:
         # The name is that of a process's temporary files (``orphans``); a socket's path must be short.
-        folder = Path(tempfile.mkdtemp(prefix=f"bench-podman.{os.getpid()}.", dir="/tmp"))
+        folder = Path(tempfile.mkdtemp(prefix=f"bench-podman.{owner}.", dir="/tmp"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         path, log = folder / "podman.sock", stack.enter_context((folder / "log").open("w+b"))
         argv = [program, "system", "service", "--time=0", f"unix://{path}"]
