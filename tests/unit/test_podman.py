@@ -93,15 +93,6 @@ def test_a_named_socket_where_nobody_listens_is_told_with_the_command_that_start
         assert "systemctl --user start podman.socket" in reason
 
 
-def test_a_service_that_does_not_start_says_why(engine: PodmanEngine, tmp_path: Path) -> None:
-    program = tmp_path / "bin" / "podman"
-    program.write_text("#!/bin/sh\necho 'cannot set up namespace using newuidmap' >&2\nexit 125\n")
-    program.chmod(0o755)
-    reason = str(engine.unavailable())
-    assert "`podman system service` does not start: cannot set up namespace using newuidmap" in reason
-    assert "systemctl --user start podman.socket" in reason
-
-
 def test_docker_does_not_take_podmans_socket_and_names_the_engine_that_does(
     sockets: tuple[Path, Path], tmp_path: Path
 ) -> None:

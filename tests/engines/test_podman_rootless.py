@@ -1,0 +1,136 @@
+"""Engine podman of an ordinary user, who is made for these tests: no service runs, and no root helps."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from envmatrix.build.paths import BuildPaths
+from envmatrix.engines.podman import PodmanEngine
+from tests.engines.conftest import IMAGE, Said, demand, use_podman
+
+pytestmark = [pytest.mark.podman, pytest.mark.timeout(900)]
+CHECKOUT = Path(__file__).parents[2]
+MATRIX = """
+version: 2
+factors:
+  malloc:
+    plain: {}
+    tuned:
+      env: {GLIBC_TUNABLES: "glibc.malloc.mmap_threshold=1073741824"}
+      claims: {malloc: libc, malloc.options.mmap_threshold: ">= 1073741824"}
+environments: {baseline: {}, tuned: {malloc: tuned}}
+"""
+TRAIN = "import os\nopen('written', 'w').close()\nprint('7.5 it/s', os.getuid())\n"
+
+
+@dataclass(frozen=True)
+class User:
+    """A user with a home, where a program, a matrix and an image are."""
+
+    number: int
+    home: Path
+
+    def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        """Run a command as this user, with a clean environment, in the home."""
+        variables = {
+            "HOME": str(self.home), "PATH": os.environ["PATH"], "XDG_RUNTIME_DIR": str(self.home / "run"),
+            "PYTHONPATH": str(CHECKOUT), "PYTHONDONTWRITEBYTECODE": "1",
+        }  # fmt: skip
+        return subprocess.run(
+            argv, cwd=self.home, env=variables, user=self.number, group=self.number, extra_groups=[],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    def envmatrix(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return self.run(sys.executable, "-m", "envmatrix", *words)
+
+    def processes(self) -> list[int]:
+        """Return the processes of this user."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if folder.stat().st_uid == self.number:
+                    found.append(int(folder.name))
+        return found
+
+
+@pytest.fixture(scope="module")
+def user() -> Iterator[User]:
+    """Yield a new user whose Podman works. Skips if none can be made here."""
+    if os.geteuid() or not shutil.which("useradd") or not shutil.which("podman"):
+        pytest.skip("needs root, useradd and podman")
+    name, home = f"envmatrix{os.getpid()}", Path(tempfile.mkdtemp(prefix="envmatrix-user-", dir="/var/tmp"))
+    subprocess.run(["useradd", "--home-dir", home, "--shell", "/bin/sh", name], check=True)
+    account = pwd.getpwnam(name)
+    made = User(account.pw_uid, home)
+    try:
+        (home / "run").mkdir(mode=0o700)
+        for path in (home, home / "run"):
+            os.chown(path, account.pw_uid, account.pw_gid)
+        for argv in ([sys.executable, "-c", "import envmatrix"], ["podman", "info"]):
+            done = made.run(*argv)
+            if done.returncode:
+                pytest.skip(f"{argv[0]} of a new user: {done.stderr.strip().splitlines()[-1]}")
+        yield made
+    finally:
+        for pid in made.processes():
+            os.kill(pid, signal.SIGKILL)
+        subprocess.run(["userdel", name], check=True)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def archive(user: User, ground: BuildPaths) -> str:
+    """Return the name of an archive of a small image in the user's home, beside a matrix and a program."""
+    with pytest.MonkeyPatch.context() as patch:
+        use_podman(patch)
+        engine = PodmanEngine(ground)
+        demand(engine.unavailable())
+        engine.save(engine.prepare(IMAGE, (), Said()), user.home / "image.tar")
+    (user.home / "matrix.yaml").write_text(MATRIX)
+    (user.home / "train.py").write_text(TRAIN)
+    for file in user.home.glob("*.*"):
+        os.chown(file, user.number, user.number)
+    return "image.tar"
+
+
+def test_a_user_without_root_runs_a_command_in_an_image_and_owns_what_it_writes(user: User, archive: str) -> None:
+    done = user.envmatrix("exec", "tuned", "--engine", "podman", "--image", archive, "--", "python", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "7.5 it/s 0\n", "the user inside is root"
+    assert (user.home / "written").stat().st_uid == user.number
+
+
+def test_a_user_without_root_benchmarks_a_program_with_verified_evidence(user: User, archive: str) -> None:
+    options = ("--engine", "podman", "--image", archive, "--environments", "tuned", "--max-blocks", "1")
+    done = user.envmatrix("bench", *options, "--name", "own", "--", "python", "train.py")
+    assert done.returncode == 0, done.stderr
+    lines = (user.home / "results" / "own" / "trials.jsonl").read_text().splitlines()
+    trials = [json.loads(line) for line in lines]
+    assert [(trial["outcome"], trial["engine"]) for trial in trials] == [("ok", "podman")] * 3, lines
+    left = user.run("podman", "ps", "--all", "--quiet")
+    assert (left.returncode, left.stdout) == (0, ""), left.stderr
+
+
+def test_a_limit_that_podman_would_ignore_for_a_user_is_refused_with_what_to_type(user: User, archive: str) -> None:
+    info = json.loads(user.run("podman", "info", "--format", "json").stdout)
+    if "cpuset" in (info["host"]["cgroupControllers"] or []):
+        pytest.skip("this user may set CPU sets")
+    options = ("--engine", "podman", "--image", archive, "--environments", "tuned", "--max-blocks", "1", "--cpus", "0")
+    done = user.envmatrix("bench", *options, "--name", "pinned", "--", "python", "train.py")
+    assert done.returncode == 4
+    assert "your user may not use these controllers of control groups: cpuset" in done.stderr
+    assert "Delegate=" in done.stderr
