@@ -229,6 +229,10 @@ class Engine(Protocol):
     def unavailable(self) -> str | None:
         r"""Return why this engine cannot be used here, and the remedy after ``\n  -> ``; None if it can."""
 
+    def why_no_pauses(self) -> str:
+        """Return why it cannot pause a process here although it ``TakesTurns``; '': it can."""
+        return ""
+
     def prepare(self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback) -> Prepared:
         """Build or reuse ``image`` with all ``libraries``."""
 

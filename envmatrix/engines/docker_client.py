@@ -140,6 +140,12 @@ def _engine_error(doing: str, text: str) -> EngineError:
             f"{doing}: the engine's machine lacks a requested CPU: {text[-120:]}",
             remedy="change `cpus` of the level or the design, or --cpus",
         )
+    if "error setting rlimit" in text:
+        return EngineError(
+            f"{doing}: limits may not be raised here, as by root of most containers",
+            remedy='write `default_ulimits = ["nofile=20000:20000", "nproc=32768:32768"]` below `[containers]` to '
+            "/etc/containers/containers.conf",
+        )
     cause, remedy = _no_connection(text) or (_one_line(text)[:600], "run `envmatrix doctor` to see which engines work")
     return EngineError(f"{doing}: {cause}", remedy=remedy)
 

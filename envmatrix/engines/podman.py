@@ -15,12 +15,14 @@ from pathlib import Path
 
 from envmatrix.block import interrupts
 from envmatrix.build.paths import BuildPaths
-from envmatrix.engines.base import Job
+from envmatrix.engines.base import Job, Prepared
 from envmatrix.engines.docker import DockerEngine
 from envmatrix.engines.docker_client import PODMAN_REMEDY, DockerClient, answers, is_rootless, podman_host, why_not
 from envmatrix.engines.gpu_devices import NVIDIA, gpu_maker
 from envmatrix.errors import EngineError
+from envmatrix.plan.environment import Image, Library
 from envmatrix.system.process import Order, SupervisedProcess, output_streams
+from envmatrix.system.progress import ProgressCallback
 
 #: The first Podman whose Docker API gives containers NVIDIA's GPUs; older ones ignore the request.
 _GPU_VERSION = (5, 4)
@@ -29,6 +31,12 @@ _START_S, _SERVICE_S = 30.0, 10 * 86400.0
 _DELEGATE = (
     "set `Delegate=cpu cpuset io memory pids` for user@.service (needs version 2 of control groups: "
     "https://rootlesscontaine.rs/getting-started/common/cgroup2/), or use Podman as root"
+)
+
+SLOW_STORAGE = "Podman copies the whole image for every container and removes it afterwards (storage driver vfs)"
+FAST_STORAGE = (
+    'write `[storage]` and, below it, `driver = "overlay"` to ~/.config/containers/storage.conf, and type '
+    "`podman system reset`, which removes all images (https://docs.podman.io: containers-storage.conf)"
 )
 
 
@@ -51,6 +59,24 @@ class PodmanEngine(DockerEngine):
             return why_not(self.host())
         except EngineError as error:
             return str(error)
+
+    def prepare(self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback) -> Prepared:
+        """Build or reuse the image; tell if its storage makes every container slow."""
+        if self.is_slow():
+            progress(f"{SLOW_STORAGE}\n  -> {FAST_STORAGE}")
+        return super().prepare(image, libraries, progress)
+
+    def is_slow(self) -> bool:
+        """Return whether each container gets a whole copy of its image."""
+        with self.client("looking at the storage") as client:
+            return client.info().get("Driver") == "vfs"
+
+    def why_no_pauses(self) -> str:
+        """Return why Podman cannot pause a process; '': it can."""
+        with self.client("looking for control groups") as client:
+            if is_rootless(client) and client.info().get("CgroupVersion") == "1":
+                return "rootless Podman pauses processes only with version 2 of control groups"
+        return ""
 
     def why_no_quota(self) -> str | None:
         """Return why Podman cannot set CPU quotas; None if it can."""

@@ -252,6 +252,7 @@ CHECKS: tuple[Callable[[Path], Iterator[Finding]], ...] = (
     software.local,
     software.apptainer,
     software.enroot,
+    software.podman,
     software.slurm,
     software.modules,
     software.cuda,

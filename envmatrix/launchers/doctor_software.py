@@ -1,4 +1,4 @@
-"""Checks of installed software: Slurm, CUDA, XLA, modules, Apptainer, Enroot and the local engine."""
+"""Checks of installed software: Slurm, CUDA, XLA, modules, Apptainer, Enroot, Podman and the local engine."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from envmatrix.build.paths import project_paths
 from envmatrix.engines.apptainer_command import find_program, lacks_privilege, needs_namespace
 from envmatrix.engines.confinement import limit_holder
+from envmatrix.engines.podman import FAST_STORAGE, SLOW_STORAGE, PodmanEngine
 from envmatrix.errors import NoTrialError
 from envmatrix.launchers.doctor_finding import Finding, State, bad, good, note, read_system_file
 from envmatrix.system import project
@@ -207,6 +209,13 @@ def apptainer(root: Path) -> Iterator[Finding]:
             "envmatrix handles this; by hand: `apptainer run --userns X.sif`, "
             "`unshare --user --map-root-user apptainer build X.sif X.def`",
         )
+
+
+def podman(_root: Path) -> Iterator[Finding]:
+    """Check how Podman keeps the files of a container."""
+    engine = PodmanEngine(project_paths())
+    if engine.unavailable() is None and engine.is_slow():
+        yield bad("Podman's images", SLOW_STORAGE, FAST_STORAGE)
 
 
 def _namespace_problems(root: Path) -> Iterator[tuple[str, str]]:

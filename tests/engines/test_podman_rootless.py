@@ -10,9 +10,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -42,12 +43,13 @@ class User:
 
     number: int
     home: Path
+    python: str = ""
 
     def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
         """Run a command as this user, with a clean environment, in the home."""
         variables = {
             "HOME": str(self.home), "PATH": os.environ["PATH"], "XDG_RUNTIME_DIR": str(self.home / "run"),
-            "PYTHONPATH": str(CHECKOUT), "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONPATH": f"{CHECKOUT}:{sysconfig.get_path('purelib')}", "PYTHONDONTWRITEBYTECODE": "1",
         }  # fmt: skip
         return subprocess.run(
             argv, cwd=self.home, env=variables, user=self.number, group=self.number, extra_groups=[],
@@ -55,7 +57,7 @@ class User:
         )  # fmt: skip
 
     def envmatrix(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return self.run(sys.executable, "-m", "envmatrix", *words)
+        return self.run(self.python, "-m", "envmatrix", *words)
 
     def processes(self) -> list[int]:
         """Return the processes of this user."""
@@ -65,6 +67,15 @@ class User:
                 if folder.stat().st_uid == self.number:
                     found.append(int(folder.name))
         return found
+
+
+def python_of(user: User) -> str:
+    """Return a Python of our version that a user can start. Skips if ours is below /root and there is no other."""
+    for python in (sys.executable, f"/usr/bin/python{sys.version_info[0]}.{sys.version_info[1]}"):
+        with contextlib.suppress(OSError):
+            if user.run(python, "-c", "import envmatrix, docker").returncode == 0:
+                return python
+    pytest.skip("a new user can start no Python of this version")
 
 
 @pytest.fixture(scope="module")
@@ -78,13 +89,14 @@ def user() -> Iterator[User]:
     made = User(account.pw_uid, home)
     try:
         (home / "run").mkdir(mode=0o700)
-        for path in (home, home / "run"):
+        (home / ".config" / "containers").mkdir(parents=True)
+        (home / ".config" / "containers" / "storage.conf").write_text('[storage]\ndriver = "overlay"\n')
+        for path in (home, *home.rglob("*")):
             os.chown(path, account.pw_uid, account.pw_gid)
-        for argv in ([sys.executable, "-c", "import envmatrix"], ["podman", "info"]):
-            done = made.run(*argv)
-            if done.returncode:
-                pytest.skip(f"{argv[0]} of a new user: {done.stderr.strip().splitlines()[-1]}")
-        yield made
+        done = made.run("podman", "info")
+        if done.returncode:
+            pytest.skip(f"`podman info` of a new user: {done.stderr.strip().splitlines()[-1]}")
+        yield replace(made, python=python_of(made))
     finally:
         for pid in made.processes():
             os.kill(pid, signal.SIGKILL)

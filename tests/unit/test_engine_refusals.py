@@ -222,7 +222,16 @@ def test_an_image_for_other_processors_is_refused_before_it_starts() -> None:
     assert "`podman pull --platform linux/amd64 REF`" in remedy
 
 
-def test_an_error_of_many_lines_is_told_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_that_root_of_a_container_may_not_raise_are_told_with_the_setting_that_lowers_them() -> None:
+    """Podman's own default is above the limits of such a root."""
+    with pytest.raises(EngineError) as caught, docker_errors("starting t1"):
+        raise APIError("500 Server Error (runc: error setting rlimit type 7: operation not permitted)")
+    what, remedy = two_lines(caught.value)
+    assert what == "starting t1: limits may not be raised here, as by root of most containers"
+    assert "default_ulimits = " in remedy
+
+
+def test_an_error_of_many_lines_is_told_in_one() -> None:
     with pytest.raises(EngineError) as caught, docker_errors("starting t1"):
         raise APIError("500 Server Error:\nOCI runtime error:\nexec failed")
     assert two_lines(caught.value)[0] == "starting t1: 500 Server Error: OCI runtime error: exec failed"
