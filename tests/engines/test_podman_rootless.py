@@ -27,12 +27,17 @@ CHECKOUT = Path(__file__).parents[2]
 MATRIX = """
 version: 2
 factors:
+  image: {mine: {image: image.tar}}
   malloc:
     plain: {}
     tuned:
       env: {GLIBC_TUNABLES: "glibc.malloc.mmap_threshold=1073741824"}
       claims: {malloc: libc, malloc.options.mmap_threshold: ">= 1073741824"}
 environments: {baseline: {}, tuned: {malloc: tuned}}
+workloads: {own: {command: [python3, train.py], metric: {regex: '([0-9.]+) it/s', better: higher}, files: program}}
+designs:
+  default: {environments: tuned, workloads: own, max_blocks: 1}
+  pinned: {environments: tuned, workloads: own, max_blocks: 1, cpus: "0"}
 """
 TRAIN = "import os\nopen('written', 'w').close()\nprint('7.5 it/s', os.getuid())\n"
 
@@ -113,9 +118,11 @@ def archive(user: User, ground: BuildPaths) -> str:
         demand(engine.unavailable())
         engine.save(engine.prepare(IMAGE, (), Said()), user.home / "image.tar")
     (user.home / "matrix.yaml").write_text(MATRIX)
-    (user.home / "train.py").write_text(TRAIN)
-    for file in user.home.glob("*.*"):
-        os.chown(file, user.number, user.number)
+    (user.home / "program").mkdir()
+    for file in (user.home / "train.py", user.home / "program" / "train.py"):
+        file.write_text(TRAIN)
+    for path in user.home.glob("*.*"):
+        os.chown(path, user.number, user.number)
     return "image.tar"
 
 
@@ -127,8 +134,7 @@ def test_a_user_without_root_runs_a_command_in_an_image_and_owns_what_it_writes(
 
 
 def test_a_user_without_root_benchmarks_a_program_with_verified_evidence(user: User, archive: str) -> None:
-    options = ("--engine", "podman", "--image", archive, "--environments", "tuned", "--max-blocks", "1")
-    done = user.envmatrix("bench", *options, "--name", "own", "--", "python", "train.py")
+    done = user.envmatrix("bench", "--engine", "podman", "--name", "own")
     assert done.returncode == 0, done.stderr
     lines = (user.home / "results" / "own" / "trials.jsonl").read_text().splitlines()
     trials = [json.loads(line) for line in lines]
@@ -141,8 +147,7 @@ def test_a_limit_that_podman_would_ignore_for_a_user_is_refused_with_what_to_typ
     info = json.loads(user.run("podman", "info", "--format", "json").stdout)
     if "cpuset" in (info["host"]["cgroupControllers"] or []):
         pytest.skip("this user may set CPU sets")
-    options = ("--engine", "podman", "--image", archive, "--environments", "tuned", "--max-blocks", "1", "--cpus", "0")
-    done = user.envmatrix("bench", *options, "--name", "pinned", "--", "python", "train.py")
-    assert done.returncode == 4
+    done = user.envmatrix("bench", "pinned", "--engine", "podman", "--name", "pinned")
+    assert done.returncode, done.stdout
     assert "your user may not use these controllers of control groups: cpuset" in done.stderr
     assert "Delegate=" in done.stderr
