@@ -151,7 +151,7 @@ def _idle_cpus(case: Case) -> bool:
 #: All rules, in the order of the report.
 RULES = (
     Rule(
-        "memory is returned to the kernel and faulted in again",
+        "memory is returned to Linux and faulted in again",
         _memory_returned,
         "try an allocator, or allocator settings, that keep freed memory",
         less=("malloc", "glibc-tuned"),
@@ -191,7 +191,7 @@ RULES = (
         factors=("threads",),
     ),
     Rule(
-        "another kernel was chosen",
+        "another compute kernel was chosen",
         _other_compute_kernel,
         "see `envmatrix evidence ENV` for the instruction sets",
         factors=("isa",),
