@@ -26,7 +26,8 @@ import envmatrix.cli.bench
 import envmatrix.cli.resume  # noqa: F401 - imported once for all tools
 from envmatrix.__main__ import main as envmatrix_main
 from envmatrix.build.cache import MEMORY_FOLDER, json_digest
-from envmatrix.engines.docker_client import connect
+from envmatrix.engines.catalog import find_engine
+from envmatrix.engines.docker import DockerEngine
 from envmatrix.engines.docker_images import RUN_LABEL
 from envmatrix.system import project as places
 from tests.cluster.slurm_daemons import Cluster
@@ -95,8 +96,9 @@ def left_behind(root: Path, engine: str, run: str) -> list[str]:
     found += [path for path in Path("/tmp").glob("bench-*.*") if not Path("/proc", path.name.split(".")[1]).exists()]
     cache = json_digest(str((root / "cache").resolve()))[:12]
     found += MEMORY_FOLDER.glob(f"envmatrix-{os.getuid()}-{cache}.*")
-    if engine == "docker":
-        with contextlib.closing(connect()) as client:
+    maker = find_engine(engine)
+    if isinstance(maker, DockerEngine):
+        with maker.client("looking for containers") as client:
             found += client.containers.list(all=True, filters={"label": f"{RUN_LABEL}={run}"})
     return [str(one) for one in found]
 

@@ -23,7 +23,7 @@ from envmatrix.build.images.definitions import APPTAINER, DOCKER, image_definiti
 from envmatrix.build.images.labels import OF_PUBLISHER, publisher_labels
 from envmatrix.build.locks import Locks
 from envmatrix.build.paths import BuildPaths
-from envmatrix.engines.base import BuildsImages, check_architecture
+from envmatrix.engines.base import BuildsImages, check_architecture, check_usable
 from envmatrix.engines.catalog import AUTO, choose_engine, find_engine
 from envmatrix.errors import InputError, suggestion
 from envmatrix.matrix import Matrix
@@ -169,6 +169,7 @@ def lock(
                 f"engine {engine!r} does not build images",
                 remedy="`envmatrix list engines` shows which engines build images",
             )
+        check_usable(builder)
         written_files = [_pin_system(builder, image, place, locks, progress) for image in images if not image.on_host]
     return list(dict.fromkeys(written_files))
 

@@ -92,7 +92,7 @@ class ApptainerEngine(CgroupConfined, Engine):
         """Return why Apptainer cannot be used here; None if it can."""
         if find_program() is None:
             page = "https://apptainer.org/docs/admin/main/installation.html"
-            return f"neither apptainer nor singularity is on PATH: {page}"
+            return f"neither apptainer nor singularity is on PATH\n  -> install it: {page}"
         if not Path("/proc/self/ns/user").exists():
             return "this kernel has no user namespaces"
         return None

@@ -15,7 +15,7 @@ from envmatrix.block.process import Exit, Overlay, Place
 from envmatrix.build.cache import disk_errors, json_digest
 from envmatrix.build.images.context import BaseImage
 from envmatrix.build.images.definitions import MOUNT_FOLDER
-from envmatrix.errors import SkipEnvironmentError
+from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.plan.environment import Environment, Image, Library, exists_for
 from envmatrix.system.architectures import this_architecture
 from envmatrix.system.atomic_files import full_disk_errors, insisting
@@ -226,7 +226,11 @@ class Engine(Protocol):
         return ""
 
     def unavailable(self) -> str | None:
-        """Return why this engine cannot be used here, and the remedy; None if it can."""
+        r"""Return why this engine cannot be used here, and the remedy after ``\n  -> ``; None if it can."""
+
+    def why_no_pauses(self) -> str:
+        """Return why it cannot pause a process here although it ``TakesTurns``; '': it can."""
+        return ""
 
     def prepare(self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback) -> Prepared:
         """Build or reuse ``image`` with all ``libraries``."""
@@ -247,6 +251,16 @@ class Engine(Protocol):
 
     def sweep(self, run: str) -> int:
         """Remove everything left by a killed run of that name; return the number of items."""
+
+
+def check_usable(engine: Engine) -> None:
+    """Raise EngineError if an engine cannot be used here."""
+    reason, _, remedy = (engine.unavailable() or "").partition("\n  -> ")
+    if reason:
+        raise EngineError(
+            f"engine {engine.name} cannot be used here: {reason}",
+            remedy=remedy or "run `envmatrix doctor` for details",
+        )
 
 
 @runtime_checkable

@@ -58,7 +58,7 @@ def choose_engine(progress: ProgressCallback) -> str:
             why = f" ({'; '.join(reasons)})" if reasons else ""
             progress(f"engine auto: {engine.name}{why}")
             return engine.name
-        reasons.append(f"no {engine.name}: {reason}")
+        reasons.append(f"no {engine.name}: {reason.splitlines()[0]}")
     return DEFAULT
 
 

@@ -19,7 +19,8 @@ from docker.errors import APIError, BuildError, DockerException, ImageNotFound, 
 from envmatrix.build.cache import disk_full_error, is_disk_full
 from envmatrix.errors import EngineError
 
-_API_S = 3600
+#: Seconds for an answer to a request, and to whether an engine is there at all.
+_API_S, _ANSWER_S = 3600, 60
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _DOCKER_SOCKET, _PODMAN_SOCKET = "/var/run/docker.sock", "/run/podman/podman.sock"
 #: Where the last connection went, for messages: a process may use several engines.
@@ -27,13 +28,13 @@ _address: ContextVar[str] = ContextVar("address", default=f"unix://{_DOCKER_SOCK
 PODMAN_REMEDY = "`systemctl --user start podman.socket` (as root without --user)"
 
 
-def connect(host: str = "") -> DockerClient:
+def connect(host: str = "", timeout_s: int = _API_S) -> DockerClient:
     """Connect to the API at ``host``; '': $DOCKER_HOST, Docker's default socket, or rootless Docker's."""
     from_variables = not host and os.environ.get("DOCKER_HOST")
     _address.set(host or from_variables or f"unix://{_docker_socket()}")
     if from_variables:
-        return docker.from_env(timeout=_API_S)
-    return DockerClient(base_url=_address.get(), timeout=_API_S)
+        return docker.from_env(timeout=timeout_s)
+    return DockerClient(base_url=_address.get(), timeout=timeout_s)
 
 
 def _docker_socket() -> str:
@@ -65,27 +66,40 @@ def answers(path: str) -> bool:
 def why_not(host: str = "") -> str | None:
     """Return why no engine responds at ``host``, with a remedy; None if one does."""
     try:
-        client = connect(host)
+        client = connect(host, _ANSWER_S)
         try:
             client.ping()
         finally:
             client.close()
     except (DockerException, requests.exceptions.RequestException) as error:
-        return _reason(str(error))
+        text, where = str(error), _address.get()
+        restart = "`systemctl --user restart podman`" if _is_podman(where) else "`sudo systemctl restart docker`"
+        problem = f"the engine at {where} does not answer: {_one_line(text)[:200]}", restart
+        return "\n  -> ".join(_no_connection(text) or problem)
     return None
 
 
-def _reason(text: str) -> str:
+def _is_podman(where: str) -> bool:
+    return "podman" in where or where == os.environ.get("CONTAINER_HOST")
+
+
+def _no_connection(text: str) -> tuple[str, str] | None:
+    """Return why the last connection failed and the remedy; None: for another reason."""
     where = _address.get()
-    podman = "podman" in where or where == os.environ.get("CONTAINER_HOST")
+    named = "`unset CONTAINER_HOST`, or " if where == os.environ.get("CONTAINER_HOST") else ""
+    podman = f"{named}{PODMAN_REMEDY}" if _is_podman(where) else ""
     if "Permission denied" in text or "PermissionError" in text:
         group = "`sudo usermod -aG docker $USER` and log in again, or use `--engine podman`"
-        return f"no permission for {where}: {PODMAN_REMEDY if podman else group}"
+        return f"no permission for {where}", podman or group
     if "FileNotFoundError" in text or "No such file" in text:
-        return f"nothing listens at {where}: {PODMAN_REMEDY if podman else _docker_remedy()}"
+        return f"nothing listens at {where}", podman or _docker_remedy()
     if "Connection refused" in text or "ConnectionRefused" in text:
-        return f"the daemon at {where} is down: {PODMAN_REMEDY if podman else '`sudo systemctl start docker`'}"
-    return f"the engine at {where} does not answer: {text[:200]}"
+        return f"the daemon at {where} is down", podman or "`sudo systemctl start docker`"
+    return None
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _docker_remedy() -> str:
@@ -115,8 +129,7 @@ def _build_error(doing: str, error: BuildError) -> EngineError:
 
 def _engine_error(doing: str, text: str) -> EngineError:
     if is_disk_full(text):
-        place = _address.get().removeprefix("unix://")
-        return disk_full_error(Path("/var/lib/docker" if place == _DOCKER_SOCKET else place))
+        return disk_full_error(_images_folder(_address.get()))
     if "unmet dep" in text or "Unable to correct" in text or "unable to fetch" in text.lower():
         return EngineError(
             f"{doing}: the base image lacks a package that the lock requires: {text[:400]}",
@@ -127,9 +140,29 @@ def _engine_error(doing: str, text: str) -> EngineError:
             f"{doing}: the engine's machine lacks a requested CPU: {text[-120:]}",
             remedy="change `cpus` of the level or the design, or --cpus",
         )
-    reason = _reason(text)
-    cause = reason if "does not answer" not in reason else text[:600]
-    return EngineError(f"{doing}: {cause}", remedy="run `envmatrix doctor` to see which engines work")
+    if "error setting rlimit" in text:
+        return EngineError(
+            f"{doing}: limits may not be raised here, as by root of most containers",
+            remedy='write `default_ulimits = ["nofile=20000:20000", "nproc=32768:32768"]` below `[containers]` to '
+            "/etc/containers/containers.conf",
+        )
+    cause, remedy = _no_connection(text) or (_one_line(text)[:600], "run `envmatrix doctor` to see which engines work")
+    return EngineError(f"{doing}: {cause}", remedy=remedy)
+
+
+def _images_folder(where: str) -> Path:
+    """Return the folder of the images of the engine at an address, or its socket."""
+    if _is_podman(where):
+        return Path("/var/lib/containers") if os.getuid() == 0 else Path.home() / ".local/share/containers"
+    place = where.removeprefix("unix://")
+    return Path("/var/lib/docker" if place == _DOCKER_SOCKET else place)
+
+
+def pull(client: DockerClient, reference: str) -> None:
+    """Pull an image. Raises DockerException, also for an error amid the answer, which ``images.pull`` overlooks."""
+    for line in client.api.pull(reference, stream=True, decode=True):
+        if error := line.get("error"):
+            raise DockerException(error)
 
 
 def is_rootless(client: DockerClient) -> bool:
@@ -145,6 +178,6 @@ def remove(client: DockerClient, container: str) -> None:
 
 
 __all__ = [
-    "PODMAN_REMEDY", "APIError", "DockerClient", "ImageNotFound", "NotFound", "connect", "docker_errors",
-    "is_rootless", "podman_host", "remove", "why_not",
+    "PODMAN_REMEDY", "APIError", "DockerClient", "DockerException", "ImageNotFound", "NotFound", "answers", "connect",
+    "docker_errors", "is_rootless", "podman_host", "pull", "remove", "why_not",
 ]  # fmt: skip

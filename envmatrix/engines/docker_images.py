@@ -26,7 +26,7 @@ from envmatrix.build.images.context import (
 from envmatrix.build.images.definitions import DOCKER, STAGE_LABEL, USER, image_definition, named_definition
 from envmatrix.build.images.labels import TITLE, image_title, named_labels
 from envmatrix.build.paths import BuildPaths
-from envmatrix.engines.docker_client import APIError, DockerClient, ImageNotFound, NotFound, docker_errors, remove
+from envmatrix.engines.docker_client import APIError, DockerClient, ImageNotFound, NotFound, docker_errors, pull, remove
 from envmatrix.errors import EngineError
 from envmatrix.plan.environment import Environment, Image, Library
 from envmatrix.system.progress import ProgressCallback
@@ -115,7 +115,8 @@ class DockerImages:
             try:
                 image = self.client.images.get(reference)
             except ImageNotFound:
-                image = self.client.images.pull(reference)
+                pull(self.client, reference)
+                image = self.client.images.get(reference)
             return BaseImage(suite, reference, str(image.id), self._dpkg_status(reference), reference)
 
     def _dpkg_status(self, reference: str) -> str:

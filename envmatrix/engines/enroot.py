@@ -82,7 +82,7 @@ class EnrootEngine(CgroupConfined, Engine):
     def unavailable(self) -> str | None:
         """Return why Enroot cannot be used here; None if it can."""
         if shutil.which("enroot") is None:
-            return "enroot is not on PATH: https://github.com/NVIDIA/enroot/blob/master/doc/installation.md"
+            return "enroot is not on PATH\n  -> install it: https://github.com/NVIDIA/enroot/blob/master/doc/installation.md"
         return ApptainerEngine(self.places).unavailable()
 
     def prepare(self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback) -> Prepared:

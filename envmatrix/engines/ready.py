@@ -6,14 +6,14 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from envmatrix.build.cache import disk_errors, file_digest
+from envmatrix.build.cache import disk_errors, file_digest, is_disk_full
 from envmatrix.build.images.definitions import LIBRARIES
 from envmatrix.build.libraries import LibraryBuilder, LibraryFolders
 from envmatrix.build.locks import Locks
 from envmatrix.build.paths import BuildPaths
 from envmatrix.build.python.interpreters import cached_python
 from envmatrix.engines.base import Prepared
-from envmatrix.engines.docker_client import DockerClient, docker_errors
+from envmatrix.engines.docker_client import DockerClient, DockerException, docker_errors, pull
 from envmatrix.engines.docker_images import DockerImages, held_image_id, pull_reference
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.matrix.values import is_image_file
@@ -159,24 +159,43 @@ def prepare_ready_docker_image(
         with docker_errors(f"inspecting {image.ready}"):
             return images.output(image_id, argv, mounted, tmpfs=["/tmp"])  # noqa: S108
 
-    image_id = ready_image_id(images.client, image, progress)
+    image_id = ready_image_id(images.client, engine, image, progress)
     return prepare_ready_image(images.places, engine, image, libraries, (image_id, image_id), inside, progress)
 
 
-def ready_image_id(client: DockerClient, image: Image, progress: ProgressCallback) -> str:
-    """Return the id of a ready-made image; pull or load it if needed."""
+def ready_image_id(client: DockerClient, engine: str, image: Image, progress: ProgressCallback) -> str:
+    """Return the id of a ready-made image; pull or load it if needed. ``engine`` is the name of a program too."""
     name = str(image.ready)
     with docker_errors(f"looking for image {name}"):
-        if is_image_file(name):
-            return _load_archive(client, image, progress)
-        reference = pull_reference(name)
-        if image_id := held_image_id(client, reference):
-            return image_id
-        progress(f"pulling {reference}")
-        return str(client.images.pull(reference).id)
+        image_id = (_load_archive if is_image_file(name) else _find_or_pull)(client, engine, image, progress)
+        there, here = client.images.get(image_id).attrs.get("Architecture"), client.version()["Arch"]
+    if there and there != here:
+        raise SkipEnvironmentError(
+            f"image {name} is for processors of another architecture: {there}; these are {here}",
+            remedy=f"`{engine} pull --platform linux/{here} REF`, or build it with `--platform linux/{here}`",
+        )
+    return image_id
 
 
-def _load_archive(client: DockerClient, image: Image, progress: ProgressCallback) -> str:
+def _find_or_pull(client: DockerClient, engine: str, image: Image, progress: ProgressCallback) -> str:
+    reference = pull_reference(str(image.ready))
+    if image_id := held_image_id(client, reference):
+        return image_id
+    progress(f"pulling {reference}")
+    try:
+        pull(client, reference)
+    except DockerException as error:
+        words = " ".join(str(getattr(error, "explanation", None) or error).split())
+        if is_disk_full(words):
+            raise
+        raise EngineError(
+            f"image {image.ready} is not here, and cannot be pulled: {words[-300:]}",
+            remedy=f"`{engine} images` lists those that are here; build it, or correct the name",
+        ) from error
+    return str(client.images.get(reference).id)
+
+
+def _load_archive(client: DockerClient, engine: str, image: Image, progress: ProgressCallback) -> str:
     file = image_file(image)
     if file.suffix == ".sif":
         raise SkipEnvironmentError(
@@ -190,6 +209,6 @@ def _load_archive(client: DockerClient, image: Image, progress: ProgressCallback
     with disk_errors(file), file.open("rb") as archive:
         images = client.images.load(archive)
     if not images:
-        raise SkipEnvironmentError(f"image: {file} is not a Docker archive", remedy="create it with `docker save`")
+        raise SkipEnvironmentError(f"image: {file} is not a Docker archive", remedy=f"create it with `{engine} save`")
     images[0].tag(_LOADED_REPOSITORY, tag)
     return str(images[0].id)

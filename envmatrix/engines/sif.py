@@ -91,7 +91,7 @@ def ready_sif(places: BuildPaths, image: Image, progress: ProgressCallback) -> t
         return _sif_from(cache, digest, f"{file}", lambda archive: archive.symlink_to(file), progress), digest
     if docker := image_source(places):
         with docker.client(f"saving {name}") as client:
-            digest = ready_image_id(client, image, progress)
+            digest = ready_image_id(client, docker.name, image, progress)
 
             def save(archive: Path) -> None:
                 with disk_errors(archive), archive.open("wb") as file:

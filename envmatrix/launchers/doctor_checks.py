@@ -222,8 +222,8 @@ class _Usable(Protocol):
 def _availability_finding(kind: str, name: str, extension: _Usable | ExtensionError) -> Finding:
     if isinstance(extension, ExtensionError):
         return bad(f"{kind} {name}", extension.message, extension.remedy)
-    reason = extension.unavailable()
-    return Finding(f"{kind} {name}", "note" if reason else "good", reason or "ready")
+    reason, _, remedy = (extension.unavailable() or "").partition("\n  -> ")
+    return Finding(f"{kind} {name}", "note" if reason else "good", reason or "ready", remedy)
 
 
 def extensions(_root: Path) -> Iterator[Finding]:
@@ -252,6 +252,7 @@ CHECKS: tuple[Callable[[Path], Iterator[Finding]], ...] = (
     software.local,
     software.apptainer,
     software.enroot,
+    software.podman,
     software.slurm,
     software.modules,
     software.cuda,

@@ -1,6 +1,6 @@
 """Findings of ``envmatrix doctor``, and its checks of installed software.
 
-These are Slurm, CUDA, XLA, modules, Apptainer, Enroot and the local engine.
+These are Slurm, CUDA, XLA, modules, Apptainer, Enroot, Podman and the local engine.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from envmatrix.build.paths import project_paths
 from envmatrix.engines.apptainer_command import find_program, lacks_privilege, needs_namespace
 from envmatrix.engines.confinement import limit_holder
+from envmatrix.engines.podman import FAST_STORAGE, SLOW_STORAGE, PodmanEngine
 from envmatrix.errors import NoTrialError
 from envmatrix.system import project
 from envmatrix.system.cuda_driver import OLDEST_DRIVERS, loaded_driver, version_text
@@ -247,6 +249,13 @@ def apptainer(root: Path) -> Iterator[Finding]:
             "envmatrix handles this; by hand: `apptainer run --userns X.sif`, "
             "`unshare --user --map-root-user apptainer build X.sif X.def`",
         )
+
+
+def podman(_root: Path) -> Iterator[Finding]:
+    """Check how Podman keeps the files of a container."""
+    engine = PodmanEngine(project_paths())
+    if engine.unavailable() is None and engine.is_slow():
+        yield bad("Podman's images", SLOW_STORAGE, FAST_STORAGE)
 
 
 def _namespace_problems(root: Path) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from envmatrix.build.cache import Cache, has_stamp
 from envmatrix.build.images.file_listing import listing_differences
 from envmatrix.build.paths import BuildPaths
-from envmatrix.engines.base import Engine, Prepared, check_architecture, check_quota, library_path
+from envmatrix.engines.base import Engine, Prepared, check_architecture, check_quota, check_usable, library_path
 from envmatrix.engines.build_record import prepared_fields, prepared_from
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import EngineError, EnvmatrixError, InputError, SkipEnvironmentError
@@ -123,12 +123,8 @@ def check_preloaded_libraries(prepared: Prepared, env: Environment, *, here: boo
 def open_engines(names: Iterable[str], places: BuildPaths) -> dict[str, Engine]:
     """Return the engines by name. Raises EngineError if one cannot be used here."""
     engines = {name: find_engine(name, places) for name in names}
-    for name, engine in engines.items():
-        reason = engine.unavailable()
-        if reason:
-            raise EngineError(
-                f"engine {name} cannot be used here: {reason}", remedy="run `envmatrix doctor` for details"
-            )
+    for engine in engines.values():
+        check_usable(engine)
     return engines
 
 

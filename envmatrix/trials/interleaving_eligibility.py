@@ -55,7 +55,8 @@ class _PlannedArm:
             return f"workload {workload.name} runs on a device that one process at a time can use"
         if not isinstance(self.engine, TakesTurns):
             return f"engine {self.arm.engine} cannot pause a process"
-        return ""
+        # A program's own wrapper pauses it, inside.
+        return "" if workload.command else self.engine.why_no_pauses()
 
     def not_interleaved_reason(self) -> str:
         """Return why it is not interleaved, '' if it can be."""

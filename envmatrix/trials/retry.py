@@ -46,7 +46,8 @@ def rebuild_image(experiment: Experiment, slot: Slot, error: NoTrialError, progr
     image, key = environment.image, (environment.image_key, engine.name)
     reason = engine.unavailable()
     if reason:
-        raise _engine_gone_error(experiment, f"engine {engine.name} is no longer available: {reason}") from error
+        problem = f"engine {engine.name} is no longer available: {reason.splitlines()[0]}"
+        raise _engine_gone_error(experiment, problem) from error
     try:
         if engine.holds(experiment.prepared[key]):
             return

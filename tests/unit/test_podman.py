@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,10 +17,15 @@ from envmatrix.build.paths import BuildPaths
 from envmatrix.engines import docker_client, podman
 from envmatrix.engines.base import Limits
 from envmatrix.engines.catalog import choose_engine
-from envmatrix.engines.docker import _container_user, container_config
+from envmatrix.engines.docker import DockerEngine, _container_user, container_config
 from envmatrix.engines.docker_client import podman_host
 from envmatrix.engines.podman import PodmanEngine
 from envmatrix.errors import EngineError
+from envmatrix.launchers import doctor_software
+from envmatrix.matrix.model import Workload
+from envmatrix.plan import Arm
+from envmatrix.plan.environment import Environment, Image
+from envmatrix.trials.interleaving_eligibility import non_interleaved_arms
 from tests.unit.test_engine_commands import JOB
 
 
@@ -93,15 +99,6 @@ def test_a_named_socket_where_nobody_listens_is_told_with_the_command_that_start
         assert "systemctl --user start podman.socket" in reason
 
 
-def test_a_service_that_does_not_start_says_why(engine: PodmanEngine, tmp_path: Path) -> None:
-    program = tmp_path / "bin" / "podman"
-    program.write_text("#!/bin/sh\necho 'cannot set up namespace using newuidmap' >&2\nexit 125\n")
-    program.chmod(0o755)
-    reason = str(engine.unavailable())
-    assert "`podman system service` does not start: cannot set up namespace using newuidmap" in reason
-    assert "systemctl --user start podman.socket" in reason
-
-
 def test_docker_does_not_take_podmans_socket_and_names_the_engine_that_does(
     sockets: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -127,6 +124,45 @@ def client(version: str = "4.3.1", controllers: tuple[str, ...] = (), *, rootles
             get=lambda _: SimpleNamespace(json=lambda: {"host": {"cgroupControllers": list(controllers)}}),
         ),
     )
+
+
+def use_client(monkeypatch: pytest.MonkeyPatch, **info: object) -> None:
+    """Make a Podman that says ``info`` of itself the one that is found."""
+    found = SimpleNamespace(info=lambda: {"Rootless": True, **info})
+    monkeypatch.setattr(PodmanEngine, "client", lambda self, doing: contextlib.nullcontext(found))
+
+
+def test_storage_that_copies_whole_images_is_told_before_it_is_waited_for(
+    engine: PodmanEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DockerEngine, "prepare", lambda self, image, libraries, progress: None)
+    monkeypatch.setattr(PodmanEngine, "unavailable", lambda self: None)
+    for driver, told in (("overlay", False), ("vfs", True)):
+        use_client(monkeypatch, Driver=driver)
+        said: list[str] = []
+        engine.prepare(Image("mine"), (), said.append)
+        findings = list(doctor_software.podman(Path("/")))
+        assert [finding.found for finding in findings] == [line.splitlines()[0] for line in said]
+        assert bool(said) == told
+    assert "copies the whole image" in said[0]
+    assert "podman system reset" in said[0]
+
+
+def test_a_rootless_podman_that_cannot_pause_interleaves_nothing_that_it_would_have_to_pause(
+    engine: PodmanEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program of your own is paused by its wrapper, inside."""
+    environments = {"baseline": Environment("baseline", "", {}, Image("i"), {}, (), ())}
+    workloads = {
+        "builtin": Workload.model_validate({"name": "builtin"}),
+        "own": Workload.model_validate({"name": "own", "command": ("python", "x.py"), "metric": {"wall": True}}),
+    }
+    arms = [Arm(name, "baseline", "baseline", name, "podman", None) for name in workloads]
+    for version, expected in (("2", []), ("1", ["builtin"])):
+        use_client(monkeypatch, CgroupVersion=version)
+        found = non_interleaved_arms(arms, environments, workloads, {"podman": engine})
+        assert list(found) == expected
+    assert "version 2 of control groups" in found["builtin"]
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from envmatrix.api.atlas import OrderAtlas
 from envmatrix.api.runs import place_run
-from envmatrix.engines.base import Engine
+from envmatrix.engines.base import Engine, check_usable
 from envmatrix.engines.catalog import AUTO, choose_engine, find_engine
 from envmatrix.engines.catalog import DEFAULT as DEFAULT_ENGINE
-from envmatrix.errors import EngineError, InputError, Where
+from envmatrix.errors import InputError, Where
 from envmatrix.launchers.catalog import DEFAULT
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.environment_files import EnvironmentFile
@@ -83,10 +83,7 @@ def check_image(name: str | None, image: str, progress: ProgressCallback) -> Eng
             f"--engine {engine.name} needs an image with your program's Python and packages",
             remedy="`--image REF`: a tag, a reference with a digest, or a .tar or .sif file",
         )
-    if reason := engine.unavailable():
-        raise EngineError(
-            f"engine {engine.name} cannot be used here: {reason}", remedy="run `envmatrix doctor` for details"
-        )
+    check_usable(engine)
     return engine
 
 
