@@ -13,6 +13,7 @@ from envmatrix.matrix.readers import NOT_IN_EFFECT
 from envmatrix.plan import Arm, Plan
 from envmatrix.plan.environment import Environment
 from envmatrix.stats.arm_facts import ArmFacts
+from envmatrix.stats.arrays import Bools, Floats
 from envmatrix.stats.effects import (
     LEVEL,
     Effect,
@@ -28,9 +29,7 @@ from envmatrix.stats.inference.moderated_variance import moderated_errors
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import METRICS, Metric
 from envmatrix.stats.pairing import (
-    Bools,
     Family,
-    Floats,
     PairedStatistics,
     Views,
     families,

@@ -8,7 +8,6 @@ from functools import partial
 from statistics import median
 
 import numpy as np
-from numpy.typing import NDArray
 
 from envmatrix.report.figures.svg import (
     COLOURS,
@@ -22,6 +21,7 @@ from envmatrix.report.figures.svg import (
 )
 from envmatrix.report.group import Group
 from envmatrix.report.summary import Summary
+from envmatrix.stats.arrays import Floats
 from envmatrix.stats.measurements import OUTCOMES
 from envmatrix.stats.metrics import TICK_DIGITS, Metric, show_seconds
 from envmatrix.stats.steady_state.startup import Start
@@ -32,7 +32,6 @@ WIDTH, HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 860.0, 316.0, 70.0, 14.0, 28.0, 40
 _MOST_MARKS = 3000
 _MOST_POINTS = 30_000
 _LEGEND_COLUMNS, _LEGEND_LETTERS = 4, 28
-Floats = NDArray[np.float64]
 
 
 def environment_colours(summary: Summary) -> dict[str, int]:

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from envmatrix.errors import InputError, suggestion
 from envmatrix.matrix.model import Workload
@@ -28,7 +27,8 @@ from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.formats.openmetrics import to_openmetrics
 from envmatrix.report.summary import Summary
 from envmatrix.report.tables.columns import effect_values, value_names
-from envmatrix.stats.measurements import OUTCOMES, WORK_COLUMNS, Floats, Integers
+from envmatrix.stats.arrays import Bools, Floats, Integers
+from envmatrix.stats.measurements import OUTCOMES, WORK_COLUMNS
 from envmatrix.stats.metrics import METRICS, OWN_COLUMN_PREFIXES, THROUGHPUT, Metric
 from envmatrix.stats.primary_metric import own_metrics
 from envmatrix.stats.step_account import COLUMNS
@@ -82,7 +82,7 @@ def _columns(summary: Summary, arrow: Any) -> Iterator[tuple[Any, object]]:
         yield arrow.field(name, arrow.float64()), _values(measured.table[name], trials.arm, block_index, ok)
 
 
-def _values(table: Floats, arm: Integers, block_index: Integers, ok: NDArray[np.bool_]) -> Floats:
+def _values(table: Floats, arm: Integers, block_index: Integers, ok: Bools) -> Floats:
     return np.where(ok, table[arm, block_index], np.nan) if arm.size else np.zeros(0)
 
 

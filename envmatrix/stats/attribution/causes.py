@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envmatrix.stats.arrays import Floats
 from envmatrix.stats.attribution.step_parts import Interval, StepParts
 from envmatrix.stats.step_account import FIRST_HALF
 
-Floats = NDArray[np.float64]
 #: The events that explain each part, with their labels; ``throttled_s`` is a time, summed over all threads. The time
 #: for which the first half of the steps is slower than the second one may be in any part ('').
 EVENTS = {

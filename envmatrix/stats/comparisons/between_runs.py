@@ -14,6 +14,7 @@ from envmatrix.errors import InputError, StoreError
 from envmatrix.plan import Arm, shown_name
 from envmatrix.results import Run, RunFolder
 from envmatrix.stats.analysis import estimate
+from envmatrix.stats.arrays import Floats
 from envmatrix.stats.attribution.explanation import explain_runs
 from envmatrix.stats.attribution.step_parts import unpaired_parts
 from envmatrix.stats.comparisons.comparability import (
@@ -39,7 +40,6 @@ from envmatrix.stats.comparisons.result import (
 from envmatrix.stats.effects import Contended, Verdict, verdict_of
 from envmatrix.stats.inference.welch import FEWEST_RUNS, Mean, Quotient, compare_with_runs, mean_of_logs, quotient
 from envmatrix.stats.measurements import Measurements, read_measurements
-from envmatrix.stats.pairing import Floats
 from envmatrix.stats.primary_metric import primary_metrics
 from envmatrix.stats.quality.contention import Waiting, contended, cpu_waits
 from envmatrix.stats.quality.equal_work import work_differences_between_runs

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envmatrix.stats.arrays import Floats
 from envmatrix.stats.inference.moderated_variance import is_moderated, moderated
 
-Floats = NDArray[np.float64]
 DRAWS = 100_000
 _SEED = 20_260_101
 #: With fewer draws beyond it, a critical value is Bonferroni's, which is as sharp that far out.

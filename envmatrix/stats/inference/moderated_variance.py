@@ -9,10 +9,9 @@ comparison keeps at least (n - 1) / n of its variance.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
+from envmatrix.stats.arrays import Bools, Floats, Integers
+
 #: With fewer independent blocks, unequal noise would raise the error rate too much.
 LEAST_UNITS = 6
 #: Limit of a variance in the mean, in medians: a single environment with tenfold noise does not widen the intervals of
@@ -25,7 +24,7 @@ def is_moderated(units: int, comparisons: int) -> bool:
     return comparisons > 1 and units >= LEAST_UNITS
 
 
-def moderated(variances: Floats, units: Floats | NDArray[np.int64] | int) -> Floats:
+def moderated(variances: Floats, units: Floats | Integers | int) -> Floats:
     """Return the moderated variances of a family, with comparisons along the first axis.
 
     ``units`` is the number of independent blocks per variance, which has one degree of freedom less.
@@ -34,7 +33,7 @@ def moderated(variances: Floats, units: Floats | NDArray[np.int64] | int) -> Flo
     return np.asarray((shared + (np.asarray(units) - 1) * variances) / units)
 
 
-def moderated_errors(error: Floats, units: NDArray[np.int64], comparisons: int) -> tuple[Floats, Bools]:
+def moderated_errors(error: Floats, units: Integers, comparisons: int) -> tuple[Floats, Bools]:
     """Return the standard errors used to judge a family's comparisons, and a mask of those that are not moderated.
 
     ``error`` (m,) is worth ``units`` (m,) independent blocks. All ``comparisons`` of the family must be present for any
