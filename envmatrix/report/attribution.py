@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from envmatrix.plan import Arm
-from envmatrix.report.figures.svg import Scale, log_ticks, rectangle, svg_drawing, text_element, x_grid
+from envmatrix.report.figures import svg
 from envmatrix.report.formatting import NONE, format_bounds, format_ratio
 from envmatrix.report.tables.plain import PlainTable, TableSection
 from envmatrix.results import Run
@@ -194,22 +194,22 @@ def waterfall(rows: list[tuple[str, Estimate]], title: str, name: str) -> str:
         levels.append(levels[-1] * estimate.ratio)
     low, high = min([*levels, 0.98]), max([*levels, 1.02])
     bottom = 14 + _ROW * len(rows)
-    scale = Scale(low * 0.99, high * 1.01, _LEFT, _WIDTH - _RIGHT, log=True)
-    body = x_grid(scale, log_ticks(scale.low, scale.high), 8, bottom, base=1.0)
+    scale = svg.Scale(low * 0.99, high * 1.01, _LEFT, _WIDTH - _RIGHT, log=True)
+    body = svg.x_grid(scale, svg.log_ticks(scale.low, scale.high), 8, bottom, base=1.0)
     for index, (label, estimate) in enumerate(rows):
         is_total = index == len(rows) - 1
         start = 1.0 if is_total else levels[index]
         body += _bar(label, estimate, scale, start, 14 + _ROW * index, is_total=is_total)
     description = "; ".join(f"{label} {format_ratio(estimate.ratio)}" for label, estimate in rows)
-    return svg_drawing(_WIDTH, bottom + 26, title, printable_text(description), body, name)
+    return svg.drawing(_WIDTH, bottom + 26, title, printable_text(description), body, name)
 
 
-def _bar(label: str, estimate: Estimate, scale: Scale, start: float, y: float, *, is_total: bool) -> str:
+def _bar(label: str, estimate: Estimate, scale: svg.Scale, start: float, y: float, *, is_total: bool) -> str:
     left, right = sorted((scale(start), scale(start * estimate.ratio)))
     kind = "same" if is_total else "faster" if estimate.ratio >= 1 else "slower"
     reach = f"  ({format_bounds(estimate.low, estimate.high)})" if estimate.low is not None else ""
     return (
-        f'<g class="{kind}">{rectangle(left, y, max(1.0, right - left), _ROW - 10)}</g>'
-        + text_element(_LEFT - 12, y + 14, label, "end bold" if is_total else "end", 34)
-        + text_element(_WIDTH - _RIGHT + 14, y + 14, f"{format_ratio(estimate.ratio)}{reach}")
+        f'<g class="{kind}">{svg.rectangle(left, y, max(1.0, right - left), _ROW - 10)}</g>'
+        + svg.text(_LEFT - 12, y + 14, label, "end bold" if is_total else "end", 34)
+        + svg.text(_WIDTH - _RIGHT + 14, y + 14, f"{format_ratio(estimate.ratio)}{reach}")
     )

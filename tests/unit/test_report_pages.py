@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from envmatrix.report.figures.svg import palette
+from envmatrix.report.figures import svg
 from envmatrix.report.formats.history_page import history_views
 from envmatrix.report.formats.history_page import to_html as history_html
 from envmatrix.report.formats.html_file import to_html
@@ -43,7 +43,7 @@ def test_black_on_white_has_the_contrast_that_the_standard_says():
 
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
 def test_every_colour_of_text_and_of_marks_can_be_told_from_what_is_behind_it(scheme):
-    colours = dict(re.findall(r"--(\w+):(#\w+)", re.findall(r":root\{([^}]*)\}", palette())[scheme]))
+    colours = dict(re.findall(r"--(\w+):(#\w+)", re.findall(r":root\{([^}]*)\}", svg.palette())[scheme]))
     poor = {
         (name, behind): round(contrast(colours[name], colours[behind]), 2)
         for behind in ("paper", "band")

@@ -18,7 +18,7 @@ from envmatrix.errors import InputError, suggestion
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm
 from envmatrix.report.catalog import BuiltIn, draw_figure
-from envmatrix.report.figures.svg import standalone_svg
+from envmatrix.report.figures import svg
 from envmatrix.report.figures.svg_to_pdf import to_pdf
 from envmatrix.report.formats.html_file import to_html
 from envmatrix.report.formats.json_file import to_summary_json
@@ -196,7 +196,7 @@ def pyperf_json(summary: Summary, environment: str) -> str:
 
 def figure_svg(summary: Summary, kind: str, group: int = 0) -> str:
     """Return a figure as an SVG file; ``kind`` is a key of FIGURES, ``group`` the index of a workload and engine."""
-    return standalone_svg(_group_figure(summary, kind, group))
+    return svg.standalone(_group_figure(summary, kind, group))
 
 
 def figure_pdf(summary: Summary, kind: str, group: int = 0) -> bytes:

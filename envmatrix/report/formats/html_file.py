@@ -19,10 +19,10 @@ from envmatrix.report.attribution import (
     waterfall_rows,
 )
 from envmatrix.report.explanation import PARTS_NOTE, line_of, reasons_of, whys
+from envmatrix.report.figures import svg
 from envmatrix.report.figures.forest import NARROW, forest
 from envmatrix.report.figures.heat_map import heat_map, heat_style
 from envmatrix.report.figures.part_bars import part_bars
-from envmatrix.report.figures.svg import COLOURS, figure_style, marker_element, palette
 from envmatrix.report.figures.timeline import environment_colours, step_time_curve, timeline
 from envmatrix.report.formatting import format_bounds, format_count, format_decided_ratio, format_p_value, format_ratio
 from envmatrix.report.glossary import code_markup, glossary_words, link_words
@@ -124,11 +124,10 @@ def page_values(kinds: int) -> dict[str, object]:
     from markupsafe import Markup
 
     def legend_mark(kind: int) -> Markup:
-        return Markup(marker_element(6, 6, kind // COLOURS, 4.5))  # noqa: S704
+        return Markup(svg.marker(6, 6, kind // svg.COLOURS, 4.5))  # noqa: S704
 
-    return {
-        "palette": Markup(palette()), "figure_style": Markup(figure_style()), "kinds": kinds, "mark": legend_mark,  # noqa: S704
-    }  # fmt: skip
+    styles = {"palette": Markup(svg.palette()), "figure_style": Markup(svg.figure_style())}  # noqa: S704
+    return {**styles, "kinds": kinds, "mark": legend_mark}
 
 
 def page_environment() -> Templates:
