@@ -25,7 +25,7 @@ from envmatrix.stats.effects import (
     verdict_of,
     withheld,
 )
-from envmatrix.stats.inference.moderated_variance import moderated_errors
+from envmatrix.stats.inference.maxt import moderated_errors
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import METRICS, Metric
 from envmatrix.stats.pairing import (

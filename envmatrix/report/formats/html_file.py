@@ -36,7 +36,7 @@ from envmatrix.report.tables.starts import starts_note
 from envmatrix.report.tables.workloads import ENGINES_NOTE, WORKLOADS_NOTE
 from envmatrix.stats.attribution.main_effects import Attribution
 from envmatrix.stats.effects import DISQUALIFYING_FLAGS
-from envmatrix.stats.inference.moderated_variance import LEAST_UNITS
+from envmatrix.stats.inference.maxt import LEAST_UNITS
 from envmatrix.stats.measurements import OUTCOMES
 from envmatrix.stats.nodes import NODES_NOTE
 from envmatrix.stats.observed_host import observed_host

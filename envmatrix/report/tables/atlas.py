@@ -14,8 +14,7 @@ from rich.text import Text
 from envmatrix.report.formatting import NONE, format_bounds, format_count, format_ratio
 from envmatrix.report.tables.plain import PlainTable
 from envmatrix.results.atlas import ProcessorFacts, StoredEffect
-from envmatrix.stats.meta_analysis.atlas import Atlas, AtlasRow, MachineEffect, table_key
-from envmatrix.stats.meta_analysis.atlas_advice import Advice, Prediction
+from envmatrix.stats.meta_analysis.atlas import Advice, Atlas, AtlasRow, MachineEffect, Prediction, table_key
 from envmatrix.stats.meta_analysis.random_effects import FEWEST_MACHINES, RandomEffects
 from envmatrix.stats.metrics import METRICS, THROUGHPUT
 from envmatrix.system.printable import printable_line

@@ -23,8 +23,7 @@ from envmatrix.plan import Arm, Plan
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.arrays import Bools, Floats
 from envmatrix.stats.effects import Effect
-from envmatrix.stats.inference.maxt import critical_value, student_quantile
-from envmatrix.stats.inference.moderated_variance import moderated_errors
+from envmatrix.stats.inference.maxt import critical_value, moderated_errors, student_quantile
 from envmatrix.stats.inference.welch import prediction
 from envmatrix.stats.measurements import Measurements, finite_medians
 from envmatrix.stats.pairing import Family, families, mean_copies, summarise_pairs

@@ -313,13 +313,9 @@ def _contention_explains(item: ArmComparison, contended: Contended) -> bool:
     return status_of(low * contended.low, high * contended.high, item.allowed) != item.status
 
 
-def trial_counts(measured: Iterable[Measurements], arms: Iterable[str], metric: Metric) -> tuple[int, int]:
-    """Return how many trials of old and of new have a number."""
-    old, new = (
-        int(np.isfinite(arm_logs(run_measurements, arm, metric)).sum())
-        for run_measurements, arm in zip(measured, arms, strict=True)
-    )
-    return old, new
+def count_trials(measured: Measurements, arm: str, metric: Metric) -> int:
+    """Return how many trials of an arm have a number."""
+    return int(np.isfinite(arm_logs(measured, arm, metric)).sum())
 
 
 def arm_logs(measured: Measurements, arm: str, metric: Metric) -> Floats:

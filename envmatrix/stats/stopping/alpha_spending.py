@@ -16,8 +16,7 @@ import numpy as np
 from envmatrix.plan import Plan
 from envmatrix.stats.arrays import Bools, Floats
 from envmatrix.stats.effects import ALL_ANALYSES_LEVEL, FIRST_ANALYSIS_SHARE, LEVEL
-from envmatrix.stats.inference.maxt import MIN_DRAWS_BEYOND, MOST_NUMBERS, adjusted_p
-from envmatrix.stats.inference.moderated_variance import is_moderated, moderated
+from envmatrix.stats.inference.maxt import MIN_DRAWS_BEYOND, MOST_NUMBERS, adjusted_p, is_moderated, moderated
 from envmatrix.stats.pairing import families
 
 _DRAWS, _SEED = 100_000, 20_260_104
