@@ -11,10 +11,9 @@ from envmatrix.report.attribution import attributions, cumulative
 from envmatrix.report.formatting import format_confidence, list_numbers
 from envmatrix.report.group import Group, Row
 from envmatrix.report.headline import under_quota
+from envmatrix.report.tables.further import FurtherTable, further_tables
 from envmatrix.report.tables.operators import OperatorTable, operator_tables
-from envmatrix.report.tables.plain import PlainTable, own_table
-from envmatrix.report.tables.starts import start_table, start_warnings
-from envmatrix.report.tables.workloads import engine_table, workload_table
+from envmatrix.report.tables.starts import start_warnings
 from envmatrix.report.warning import RunWarning, one_per_cause
 from envmatrix.report.warnings import find_warnings
 from envmatrix.results import Run, RunFolder, Trial
@@ -51,12 +50,9 @@ class Summary:
     attributions: tuple[Attribution, ...] = ()
     cumulative: Mapping[str, tuple[CumulativeStep, ...]] = field(default_factory=dict)
     operators: tuple[OperatorTable, ...] = ()
-    workload_table: PlainTable | None = None
-    engine_table: PlainTable | None = None
-    own_table: PlainTable | None = None
+    tables: Mapping[str, FurtherTable] = field(default_factory=dict)
     nodes: tuple[NodeReport, ...] = ()
     starts: tuple[Start, ...] = ()
-    start_table: PlainTable | None = None
 
     @property
     def plan(self) -> Plan:
@@ -248,12 +244,9 @@ def summarise_measurements(run: Run, measured: Measurements, looks: Iterable[Tri
         attributions=attributions(run, measured, analysis, recommended),
         cumulative=cumulative(run, measured, analysis),
         operators=operator_tables(run.plan.arms, measured),
-        workload_table=workload_table(run.plan, measured),
-        engine_table=engine_table(run.plan, measured, analysis),
-        own_table=own_table(run, measured, analysis),
+        tables=further_tables(run, measured, analysis, arm_starts),
         nodes=compare_nodes(run.plan, measured, analysis.primary),
         starts=arm_starts,
-        start_table=start_table(arm_starts),
     )
 
 

@@ -30,10 +30,8 @@ from envmatrix.report.group import Group, Row, use_command
 from envmatrix.report.summary import Summary
 from envmatrix.report.tables.columns import Column, columns_of
 from envmatrix.report.tables.evidence import evidence_table
-from envmatrix.report.tables.plain import PlainTable, node_table
+from envmatrix.report.tables.plain import node_table
 from envmatrix.report.tables.scaling import scaling_sentence
-from envmatrix.report.tables.starts import starts_note
-from envmatrix.report.tables.workloads import ENGINES_NOTE, WORKLOADS_NOTE
 from envmatrix.stats.attribution.main_effects import Attribution
 from envmatrix.stats.effects import DISQUALIFYING_FLAGS
 from envmatrix.stats.inference.maxt import LEAST_UNITS
@@ -216,18 +214,6 @@ def _attribution_figures(summary: Summary) -> list[tuple[str, str, Attribution |
     return [(title, Markup(figure), item) for title, figure, item in figures]  # noqa: S704
 
 
-def _plain_tables(summary: Summary) -> list[tuple[str, str, str, PlainTable | None]]:
-    """Return (id, title, caption, table) of the tables without special formatting."""
-    workloads_note = f"{WORKLOADS_NOTE} They describe the workloads; environments are compared above."
-    ratio_note = "Ratios above 1 are better, whichever way the number counts."
-    return [
-        ("own", "Further metrics", ratio_note, summary.own_table),
-        ("engines", "What the engines cost", ENGINES_NOTE, summary.engine_table),
-        ("starts", "Start and steady state", starts_note(summary.start_table), summary.start_table),
-        ("workloads", "Workloads", workloads_note, summary.workload_table),
-    ]
-
-
 def to_answer_html(summary: Summary) -> str:
     """Return the answers and tables as HTML without styles, for a page that has its own, such as a notebook."""
     tables = [_group_table(group) for group in summary.groups]
@@ -251,7 +237,6 @@ def to_html(summary: Summary) -> str:
         cancels=NODES_NOTE,
         parts_note=PARTS_NOTE,
         node_table=node_table,
-        plain_tables=_plain_tables(summary),
         attributed=_attribution_figures(summary),
         heat=heat_map(summary),
         provenance=provenance(summary),

@@ -13,8 +13,6 @@ from envmatrix.report.summary import Summary
 from envmatrix.report.tables.columns import columns_of, has_failed, has_reference_value
 from envmatrix.report.tables.plain import TableSection, node_table
 from envmatrix.report.tables.scaling import scaling_sentence
-from envmatrix.report.tables.starts import starts_note
-from envmatrix.report.tables.workloads import ENGINES_NOTE, WORKLOADS_NOTE
 from envmatrix.stats.nodes import NODES_NOTE
 from envmatrix.stats.pairing import families
 
@@ -30,7 +28,6 @@ _COLUMNS = (
     " Ratios are paired by block; the value next to a ratio is the geometric mean over trials. cv is the standard "
     "deviation of an environment's trials over their mean; memory and accuracy are medians."
 )
-_OWN = "Ratios above 1 are better, also for times and sizes; the intervals of one metric are simultaneous."
 _PUBLISHED = " Published: the figures of the source, on its own machine and data."
 _WORST = (
     " At worst: the lower end of the interval if every failed trial had been as slow as the longest trial of the run. "
@@ -82,14 +79,8 @@ def _sections(summary: Summary) -> Iterator[str]:
     for report in summary.nodes:
         title = f"Nodes: {report.workload} on {report.engine}"
         yield _section(TableSection(title, node_table(report), (NODES_NOTE,)), report.line())
-    for title, table, note in (
-        ("Further metrics", summary.own_table, _OWN),
-        ("What the engines cost", summary.engine_table, ENGINES_NOTE),
-        ("Start and steady state", summary.start_table, starts_note(summary.start_table)),
-        ("Workloads", summary.workload_table, WORKLOADS_NOTE),
-    ):
-        if table:
-            yield _section(TableSection(title, table, (note,)))
+    for further in summary.tables.values():
+        yield _section(TableSection(further.title, further.table, (further.note,)))
 
 
 def _warnings_section(summary: Summary) -> str:

@@ -21,7 +21,6 @@ from envmatrix.report.summary import Summary
 from envmatrix.report.tables.columns import Column, columns_of
 from envmatrix.report.tables.plain import PlainTable, TableSection
 from envmatrix.report.tables.scaling import scaling_sentence
-from envmatrix.report.tables.workloads import ENGINES_NOTE, WORKLOADS_NOTE
 from envmatrix.results import Run
 from envmatrix.stats.effects import Verdict
 from envmatrix.system.printable import printable_line, printable_text
@@ -33,8 +32,6 @@ _MOST_WARNINGS = 3
 _FOLDED, _LEAST = 24, 11
 #: Columns up to this rank are dropped before texts are folded to the least width.
 _FIRST_TO_GO = 2
-_ENGINES = "This table shows what the engines cost."
-_WORKLOADS = "This table describes the workloads, each in its first environment."
 
 
 @dataclass(frozen=True)
@@ -172,13 +169,9 @@ def _sections(summary: Summary, width: int) -> Iterator[RenderableType]:
 
 
 def _further_tables(summary: Summary, width: int) -> Iterator[RenderableType]:
-    for title, table in (
-        ("further metrics (ratio above 1: better than the reference)", summary.own_table),
-        (f"{_ENGINES} {ENGINES_NOTE}", summary.engine_table),
-        (f"{_WORKLOADS} {WORKLOADS_NOTE}", summary.workload_table),
-    ):
-        if table:
-            yield from _render_section(TableSection(title, table, ()), width)
+    for further in summary.tables.values():
+        if further.in_terminal:
+            yield from _render_section(TableSection(further.in_terminal, further.table, ()), width)
 
 
 def _warning_lines(summary: Summary, most: int | None = None) -> list[Text]:

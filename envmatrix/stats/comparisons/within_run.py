@@ -107,13 +107,10 @@ def _compare_pair(
 ) -> ArmComparison:  # fmt: skip
     """Return the comparison of two arms, named ``names``, with their ``effect`` and with that of later steps."""
     (old, new), metric = arms, analysis.primary[arms[0].workload]
-    later, trial = (
-        steady_between(measured, analysis, arms, effect, several),
-        steps_of_trial(run.workloads[old.workload]),
-    )
+    later = steady_between(measured, analysis, arms, effect, several)
     steady = later and SteadyComparison(
         later.ratio, later.low, later.high, later.verdict, result.status_of(later.low, later.high, allowed),
-        later.since_s, later.until_s, trial,
+        later.since_s, later.until_s, steps_of_trial(run.workloads.get(old.workload)),
     )  # fmt: skip
     # Where later steps could fail a gate too, each of the two has one side of its interval, so both keep 5 %.
     one_sided = effect.one_sided if allowed and steady is None else None

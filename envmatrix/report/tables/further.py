@@ -1,22 +1,28 @@
-"""The tables of workloads and of engines: one environment of each, and what it measured."""
+"""The tables below those of environments: further metrics, engines, starts and workloads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from envmatrix.plan import Arm, Plan
-from envmatrix.report.formatting import NONE, format_interval, format_ratio, format_value
+from envmatrix.report.formatting import NONE, format_interval, format_ratio, format_speed_up, format_value
 from envmatrix.report.tables.plain import PlainTable
+from envmatrix.report.tables.starts import start_table, starts_note
+from envmatrix.results import Run
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import METRICS, THROUGHPUT, Metric, show_bytes, show_rate, show_seconds
+from envmatrix.stats.primary_metric import own_metrics
+from envmatrix.stats.steady_state.startup import Start
 
-
-def _percent(value: float) -> str:
-    return f"{value:.1%}"
-
-
-WORKLOADS_NOTE = "Samples per second are geometric means over trials; everything else is a median."
+_OWN = "Ratios above 1 are better, also for times and sizes; the intervals of one metric are simultaneous."
+_ENGINES = (
+    "Geometric means; in brackets the ratio to the reference, made of pairs in the same block, with its "
+    "interval: above 1 is better."
+)
+_WORKLOADS = "Samples per second are geometric means over trials; everything else is a median."
+_percent = "{:.1%}".format
 #: Column title, metric, metric to divide it by ('': none), and format.
 _COLUMNS: tuple[tuple[str, str, str, Callable[[float], str]], ...] = (
     ("samples/s", THROUGHPUT.name, "", show_rate),
@@ -58,10 +64,6 @@ def workload_table(plan: Plan, measured: Measurements) -> PlainTable | None:
     return PlainTable(tuple(title for title, _ in columns), tuple(zip(*(cells for _, cells in columns), strict=True)))
 
 
-ENGINES_NOTE = (
-    "Geometric means; in brackets the ratio to the reference, made of pairs in the same block, with its "
-    "interval: above 1 is better."
-)
 #: Whole trial: from the start of the engine's command, or the request to its daemon, to the end of the process.
 _METRIC_COLUMNS = (("steady state", None), ("start-up", "startup_s"), ("whole trial", "trial_s"))
 
@@ -92,3 +94,61 @@ def engine_table(plan: Plan, measured: Measurements, analysis: Analysis) -> Plai
         name = f"{arm.workload} on {arm.engine}" if several else arm.engine
         rows.append((name, *(_cell(arm, metric, analysis, measured) for metric in metrics)))
     return PlainTable(("engine", *(title for title, _ in _METRIC_COLUMNS)), tuple(rows))
+
+
+def own_table(run: Run, measured: Measurements, analysis: Analysis) -> PlainTable | None:
+    """Return the table of a run whose programs report several numbers, None for other runs."""
+    rows = [
+        _own_row(arm, metric, measured, analysis)
+        for arm in run.plan.arms
+        for metric in own_metrics(run.workloads.get(arm.workload))
+        if metric.name in measured.table
+    ]
+    head = ("workload", "environment", "metric", "better", "mean", "ratio", "95 % CI", "verdict")
+    return PlainTable(head, tuple(rows)) if rows else None
+
+
+def _own_row(arm: Arm, metric: Metric, measured: Measurements, analysis: Analysis) -> tuple[str, ...]:
+    mean, effect = measured.mean(arm.name, metric.name), analysis.find(arm.name, metric.name)
+    figures = ("1", "", "reference")
+    if effect:
+        figures = (format_speed_up(effect), format_interval(effect), metric.said(effect.verdict))
+    mean_text = NONE if mean is None else format_value(metric, mean)
+    return f"{arm.workload} on {arm.engine}", arm.environment, metric.label, metric.better, mean_text, *figures
+
+
+@dataclass(frozen=True)
+class FurtherTable:
+    """A further table with its title and the ``note`` below it; a terminal and a page may have other words.
+
+    A table without ``in_terminal``, the title there, is not shown in a terminal.
+    """
+
+    title: str
+    table: PlainTable
+    note: str
+    on_page: str = ""
+    in_terminal: str = ""
+
+
+def further_tables(
+    run: Run, measured: Measurements, analysis: Analysis, starts: Sequence[Start]
+) -> Mapping[str, FurtherTable]:
+    """Return the further tables that a run has, in the order of the report."""
+    found: dict[str, FurtherTable] = {}
+    if table := own_table(run, measured, analysis):
+        page, terminal = (
+            "Ratios above 1 are better, whichever way the number counts.",
+            "further metrics (ratio above 1: better than the reference)",
+        )
+        found["own"] = FurtherTable("Further metrics", table, _OWN, page, terminal)
+    if table := engine_table(run.plan, measured, analysis):
+        terminal = f"This table shows what the engines cost. {_ENGINES}"
+        found["engines"] = FurtherTable("What the engines cost", table, _ENGINES, in_terminal=terminal)
+    if table := start_table(starts):
+        found["starts"] = FurtherTable("Start and steady state", table, starts_note(table))
+    if table := workload_table(run.plan, measured):
+        page = f"{_WORKLOADS} They describe the workloads; environments are compared above."
+        terminal = f"This table describes the workloads, each in its first environment. {_WORKLOADS}"
+        found["workloads"] = FurtherTable("Workloads", table, _WORKLOADS, page, terminal)
+    return found
