@@ -134,7 +134,7 @@ class Summary:
         return replace(self, groups=tuple(self._group_at_price(group, price_per_h) for group in self.groups))
 
     def _group_at_price(self, group: Group, price_per_h: float) -> Group:
-        reader = CostReader.of(self.measured, price_per_h, (row.arm.name for row in group.all_rows))
+        reader = CostReader(self.measured, price_per_h, [row.arm.name for row in group.all_rows])
 
         def priced(rows: Iterable[Row | None]) -> Iterator[Row]:
             for row in filter(None, rows):

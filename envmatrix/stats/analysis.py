@@ -298,11 +298,8 @@ def between(
     if reverse_effect is None:
         return _contrast(analysis, measured, old, new, environments or {})
     inverted = invert_effect(reverse_effect, old, new)
-    return (
-        _unless_slower_at_best(inverted, [measured.facts[old.name]])
-        if Flag.FAILS_MORE in reverse_effect.flags
-        else inverted
-    )
+    fails_more_often = Flag.FAILS_MORE in reverse_effect.flags
+    return _unless_slower_at_best(inverted, [measured.facts[old.name]]) if fails_more_often else inverted
 
 
 def is_verdict_pending(analysis: Analysis, sides: Collection[str], blocks: int) -> bool:

@@ -8,18 +8,7 @@ from dataclasses import dataclass, replace
 from envmatrix.report.figures.forest import NARROW, WIDE, ForestRow, ForestTexts, draw_forest, steady_row
 from envmatrix.report.formats.html_file import page_environment, page_values
 from envmatrix.report.formatting import format_bounds, format_ratio
-from envmatrix.report.tables.atlas import (
-    atlas_headline,
-    atlas_tables,
-    exceptions,
-    general_table,
-    machine_name,
-    machine_table,
-    said,
-    signature_groups,
-    table_title,
-    what_holds,
-)
+from envmatrix.report.tables import atlas as tables
 from envmatrix.report.tables.plain import PlainTable
 from envmatrix.stats.effects import verdict_of
 from envmatrix.stats.meta_analysis.atlas import Atlas, AtlasRow, MachineEffect
@@ -38,7 +27,7 @@ class AtlasSection:
 
     title: str
     holds: tuple[tuple[str, str, str], ...]
-    exceptions: tuple[str, ...]
+    tables.exceptions: tuple[str, ...]
     figures: Mapping[str, str]
     nameless: bool
     general: PlainTable | None
@@ -48,13 +37,13 @@ class AtlasSection:
 def _section(number: int, rows: Sequence[AtlasRow]) -> AtlasSection:
     from markupsafe import Markup  # the figure escapes every text inside it
 
-    title = table_title(rows)
-    holds = tuple((row.first.environment, _levels(row), what_holds(row)) for row in rows if row.general)
+    title = tables.table_title(rows)
+    holds = tuple((row.first.environment, _levels(row), tables.what_holds(row)) for row in rows if row.general)
     texts = ForestTexts(
         title=f"Each environment on each machine: {title}",
         axis=f"ratio to {rows[0].first.reference}",
-        worse=said(rows[0], "slower"),
-        better=said(rows[0], "faster"),
+        worse=tables.said(rows[0], "slower"),
+        better=tables.said(rows[0], "faster"),
         second="below them, later steps" if any(row.later for row in rows) else "",
         description="; ".join(f"{name}: {sentence}" for name, _, sentence in holds)
         or "each environment on one machine",
@@ -65,8 +54,8 @@ def _section(number: int, rows: Sequence[AtlasRow]) -> AtlasSection:
         screen: Markup(draw_forest(drawn, texts, f"{screen}{number}", layout))  # noqa: S704
         for screen, layout in layouts.items()
     }
-    told, nameless = tuple(exceptions(rows)), any(map(_is_thin, rows))
-    return AtlasSection(title, holds, told, figures, nameless, general_table(rows), machine_table(rows))
+    told, nameless = tuple(tables.exceptions(rows)), any(map(_is_thin, rows))
+    return AtlasSection(title, holds, told, figures, nameless, tables.general_table(rows), tables.machine_table(rows))
 
 
 def _levels(row: AtlasRow) -> str:
@@ -97,7 +86,7 @@ def _is_thin(row: AtlasRow) -> bool:
 
 
 def _machine_row(one: MachineEffect, *, is_thin: bool) -> ForestRow:
-    effect, name = one.effect, machine_name(one)
+    effect, name = one.effect, tables.machine_name(one)
     words = f"{format_ratio(effect.ratio)}  ({format_bounds(effect.low, effect.high)})"
     interval, hint = (effect.low, effect.high), f"{name}: {words}"
     return ForestRow(name, words, effect.verdict, effect.ratio, interval, hint=hint, thin=is_thin)
@@ -105,8 +94,8 @@ def _machine_row(one: MachineEffect, *, is_thin: bool) -> ForestRow:
 
 def to_html(atlas: Atlas) -> str:
     """Return the page; it has no script, and escapes all texts, which come from other people."""
-    sections = [_section(number, rows) for number, rows in enumerate(atlas_tables(atlas), 1)]
+    sections = [_section(number, rows) for number, rows in enumerate(tables.atlas_tables(atlas), 1)]
     return page_environment().get_template("atlas.html.j2").render(
-        headline=atlas_headline(atlas), sections=sections, signatures=signature_groups(atlas),
+        headline=tables.atlas_headline(atlas), sections=sections, signatures=tables.signature_groups(atlas),
         left_out=atlas.unreadable, **page_values(0),
     )  # fmt: skip

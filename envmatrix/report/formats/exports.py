@@ -218,12 +218,7 @@ def _group_figure(summary: Summary, kind: str, group: int) -> str:
 
 
 #: Factories of the formats, for the catalog.
-json_report = partial(
-    BuiltIn,
-    lambda summary, _: to_summary_json(summary),
-    "json",
-    "summary.json",
-)
+json_report = partial(BuiltIn, lambda summary, _: to_summary_json(summary), "json", "summary.json")
 markdown_report = partial(BuiltIn, lambda summary, _: to_markdown(summary), "markdown", "report.md")
 html_report = partial(BuiltIn, lambda summary, _: to_html(summary), "html", "report.html")
 csv_report = partial(BuiltIn, lambda summary, _: effects_csv(summary), "csv")

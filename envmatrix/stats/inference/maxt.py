@@ -39,8 +39,7 @@ def null_maxima(blocks: int, comparisons: int, copies: int = 1, *, own: bool = F
     moderated). In contrast, Dunnett (1955) and scipy's ``dunnett`` pool variances of unpaired groups.
     """
     if blocks < 2 or comparisons < 1:
-        msg = f"needs 2 blocks and 1 comparison, not {blocks} and {comparisons}"
-        raise ValueError(msg)
+        raise ValueError(f"needs 2 blocks and 1 comparison, not {blocks} and {comparisons}")
     if own or not is_moderated(blocks, comparisons):
         largest = np.zeros(DRAWS)
         for mean, variance in _draw_means_and_variances(blocks, comparisons, copies, DRAWS):
