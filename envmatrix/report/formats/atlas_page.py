@@ -27,7 +27,7 @@ class AtlasSection:
 
     title: str
     holds: tuple[tuple[str, str, str], ...]
-    tables.exceptions: tuple[str, ...]
+    exceptions: tuple[str, ...]
     figures: Mapping[str, str]
     nameless: bool
     general: PlainTable | None
