@@ -143,15 +143,6 @@ def drawing(width: float, height: float, title: str, description: str, body: str
     )
 
 
-def extended(svg: str, width: float, height: float, more: float, body: str) -> str:
-    """Return a drawing extended by the height ``more``, with ``body`` added."""
-    old, new = (
-        f'viewBox="0 0 {width:.0f} {tall:.0f}" width="{width:.0f}" height="{tall:.0f}"'
-        for tall in (height, height + more)
-    )
-    return f"{svg.replace(old, new, 1).removesuffix('</svg>')}{body}</svg>"
-
-
 def standalone(svg: str) -> str:
     """Return a figure as a separate file with its own style, and a white background in print."""
     style = f"<style>{palette()}{figure_style()}svg{{background:var(--paper)}}</style>"

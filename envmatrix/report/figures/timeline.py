@@ -64,8 +64,8 @@ def _scales(times: Floats, values: Floats) -> tuple[svg.Scale, svg.Scale]:
     return across, svg.Scale(low - margin, high + margin, HEIGHT - _BOTTOM, _TOP)
 
 
-def timeline(summary: Summary, group: Group, name: str = "time") -> str:
-    """Return the figure of a group's trials as an svg element; '' without any."""
+def timeline(summary: Summary, group: Group, name: str = "time", *, has_legend: bool = False) -> str:
+    """Return the figure of a group's trials as an svg element; '' without any. In HTML the legend is outside."""
     trials = summary.measured.trials
     names = {row.arm.name for row in group.all_rows}
     arm_rows = [index for index, arm in enumerate(summary.plan.arms) if arm.name in names]
@@ -104,17 +104,11 @@ def timeline(summary: Summary, group: Group, name: str = "time") -> str:
     description = (
         f"{group.metric.label} of {trial_rows.size} trials in the order they ran; crosses are trials not counted"
     )
-    return svg.drawing(WIDTH, HEIGHT, title, description, body, name)
+    more, legend = _legend(summary, group) if has_legend else (0.0, "")
+    return svg.drawing(WIDTH, HEIGHT + more, title, description, body + legend, name)
 
 
-def time_figure(summary: Summary, group: Group) -> str:
-    """Draw the figure for a separate file, with its legend (in HTML the legend is outside the figure)."""
-    return with_legend(timeline(summary, group), summary, group)
-
-
-def with_legend(figure: str, summary: Summary, group: Group) -> str:
-    """Return a figure of this module's size with the group's legend below it; '' for an empty figure."""
-    return svg.extended(figure, WIDTH, HEIGHT, *_legend(summary, group)) if figure else ""
+time_figure = partial(timeline, has_legend=True)
 
 
 def _legend(summary: Summary, group: Group) -> tuple[float, str]:
@@ -135,8 +129,8 @@ def _legend(summary: Summary, group: Group) -> tuple[float, str]:
 _HIGHEST = 2.0
 
 
-def step_time_curve(summary: Summary, group: Group, name: str = "start") -> str:
-    """Return the figure of a group's steady-state runs as an svg element; '' without any."""
+def step_time_curve(summary: Summary, group: Group, name: str = "start", *, has_legend: bool = False) -> str:
+    """Return the figure of a group's steady-state runs as an svg element, as ``timeline`` does."""
     names = {row.arm.name for row in group.all_rows}
     shown_starts = [start for start in summary.starts if start.curve and start.arm.name in names]
     if not shown_starts:
@@ -152,12 +146,11 @@ def step_time_curve(summary: Summary, group: Group, name: str = "start") -> str:
     body += "".join(_line(start, colours[start.arm.environment], across, up) for start in shown_starts)
     title = f"Step times from the first step on: {group.workload} on {group.engine}"
     description = f"times of the steps of {len(shown_starts)} processes over the seconds since their first step began"
-    return svg.drawing(WIDTH, HEIGHT, title, description, body, name)
+    more, legend = _legend(summary, group) if has_legend else (0.0, "")
+    return svg.drawing(WIDTH, HEIGHT + more, title, description, body + legend, name)
 
 
-def start_figure(summary: Summary, group: Group) -> str:
-    """Draw the figure for a separate file, with its legend (in HTML the legend is outside the figure)."""
-    return with_legend(step_time_curve(summary, group), summary, group)
+start_figure = partial(step_time_curve, has_legend=True)
 
 
 def _line(start: Start, kind: int, across: svg.Scale, up: svg.Scale) -> str:

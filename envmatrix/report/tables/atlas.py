@@ -77,12 +77,8 @@ def signature_groups(atlas: Atlas) -> dict[str, list[str]]:
 
 def machine_table(rows: Sequence[AtlasRow]) -> PlainTable:
     """Return the table with each environment on each machine."""
-    head = (*_MACHINE_HEAD, *_later_head(rows))
+    head = (*_MACHINE_HEAD, *(_LATER_HEAD if any(row.later for row in rows) else ()))
     return PlainTable(head, tuple(cells for row in rows for cells in _machine_cells(row, len(head))))
-
-
-def _later_head(rows: Sequence[AtlasRow]) -> tuple[str, ...]:
-    return _LATER_HEAD if any(row.later for row in rows) else ()
 
 
 def _machine_cells(row: AtlasRow, columns: int) -> Iterator[tuple[str, ...]]:

@@ -160,10 +160,6 @@ def _metric_title(group: Group) -> str:
     return f"{group.metric.label} ({unit})" if unit and unit != "s" else group.metric.label
 
 
-def _has_energy(group: Group) -> bool:
-    return any(row.cost and row.cost.energy_j is not None for row in group.all_rows)
-
-
 def _blocks(row: Row, _group: Group) -> Cell:
     return Cell(str(row.effect.blocks if row.effect else row.outcomes.get("ok", 0)))
 
@@ -176,31 +172,8 @@ def _failed(row: Row, _group: Group) -> Cell:
     return Cell(f"{_broken(row)} of {_broken(row) + row.outcomes.get('ok', 0)}")
 
 
-def _reference_failed(group: Group) -> bool:
-    return any(row.effect is not None and row.effect.best is not None for row in group.all_rows)
-
-
 def _slow(row: Row, _group: Group) -> Cell:
     return Cell(f"{row.slow.count} of {row.slow.trials}, {row.slow.slowdown_text}" if row.slow else "")
-
-
-def has_slow(group: Group) -> bool:
-    """Return whether any environment of a group has outliers."""
-    return any(row.slow for row in group.all_rows)
-
-
-def has_failed(group: Group) -> bool:
-    """Return whether any run in a group failed."""
-    return any(_broken(row) for row in group.all_rows)
-
-
-def has_reference_value(group: Group) -> bool:
-    """Return whether any row of a group has a published figure for comparison."""
-    return any(row.reference_value for row in group.all_rows)
-
-
-def _was_disturbed(group: Group) -> bool:
-    return any((row.disturbed or 0.0) >= _LEAST_CONTENTION for row in group.all_rows)
 
 
 def _steady(row: Row, group: Group) -> Cell:
@@ -215,6 +188,15 @@ def _steady(row: Row, group: Group) -> Cell:
 def _steady_title(group: Group) -> str:
     ratio = "speed-up" if group.metric.is_speed else "ratio"
     return f"{ratio}, {next(row.steady.seconds for row in group.rows if row.steady)}"
+
+
+def _if_any(condition: Callable[[Row], object]) -> Callable[[Group], bool]:
+    """Return whether a condition is true of any row of a group."""
+    return lambda group: any(map(condition, group.all_rows))
+
+
+#: Whether any trial in a group failed; and whether any row has a published figure for comparison.
+has_failed, has_reference_value = _if_any(_broken), _if_any(lambda row: row.reference_value)
 
 
 def _notes(row: Row, _group: Group) -> Cell:
@@ -239,7 +221,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("worst", "at worst", lambda _, effect: effect.worst, _of_effect(lambda effect: _bound(effect.worst)),
            shown=has_failed, gives_way=4),
     Column("best", "at best", lambda _, effect: effect.best, _of_effect(lambda effect: _bound(effect.best)),
-           shown=_reference_failed, gives_way=4),
+           shown=_if_any(lambda row: row.effect and row.effect.best is not None), gives_way=4),
     Column("low", value=lambda _, effect: effect.low),
     Column("high", value=lambda _, effect: effect.high),
     Column("p", "adjusted p", lambda _, effect: effect.p, _of_effect(lambda effect: format_p_value(effect.p)),
@@ -252,17 +234,18 @@ COLUMNS: tuple[Column, ...] = (
     Column("median", _metric_title, cell=_value, short=lambda group: group.metric.unit, gives_way=2),
     Column("cv", "cv", _figure("cv", lambda row: row), _of_row("cv", "{:.1%}".format), media=("markdown", "html")),
     Column("slow_trials", "slow trials", lambda row, effect: row.slow.count if row.slow and effect.primary else 0,
-           _slow, kind="text", shown=has_slow, media=("markdown", "html")),
+           _slow, kind="text", shown=_if_any(lambda row: row.slow), media=("markdown", "html")),
     Column("usual", value=lambda _, effect: effect.usual),
     Column("cost", "cost", cell=lambda row, _: Cell(money_text(row.cost)), shown=lambda group: group.has_cost),
     Column("cost_interval", "cost, 95 % CI", cell=lambda row, _: Cell(interval_text(row.cost)),
            shown=lambda group: group.has_cost, media=("markdown", "html")),
-    Column("energy", "energy (J)", cell=lambda row, _: Cell(energy_text(row.cost)), shown=_has_energy, gives_way=4),
+    Column("energy", "energy (J)", cell=lambda row, _: Cell(energy_text(row.cost)),
+           shown=_if_any(lambda row: row.cost and row.cost.energy_j is not None), gives_way=4),
     Column("memory", "peak memory", cell=_of_row("memory", show_bytes), short="memory", gives_way=1),
     Column("memory_ratio", "memory ratio", media=("html",),
            cell=lambda row, _: Cell(format_ratio(row.memory_effect.ratio) if row.memory_effect else "")),
     Column("disturbed", "contention", _figure("disturbed", lambda row: row), _of_row("disturbed", "{:.0%}".format),
-           shown=_was_disturbed, gives_way=5),
+           shown=_if_any(lambda row: (row.disturbed or 0.0) >= _LEAST_CONTENTION), gives_way=5),
     Column("failed", "failed", lambda row, _: _broken(row), _failed, shown=has_failed),
     Column("accuracy", "accuracy", cell=_of_row("accuracy", "{:.1%}".format), shown=has_reference_value, gives_way=5),
     Column("reference_value", "published", cell=lambda row, _: Cell(row.reference_value or NONE),
