@@ -15,8 +15,7 @@ from envmatrix.engines.base import HasImageFiles
 from envmatrix.errors import InputError, suggestion
 from envmatrix.launchers.catalog import script_forms
 from envmatrix.matrix.environment_files import kind_of_file, read_text_file
-from envmatrix.plan.export_lines import BUNDLE_FOLDER, dockerfile, export_lines
-from envmatrix.plan.file_patch import patch_text
+from envmatrix.plan.export_lines import BUNDLE_FOLDER, dockerfile, export_lines, patch_text
 from envmatrix.report.group import Group
 from envmatrix.results import write_whole
 from envmatrix.system.progress import ProgressCallback, silent

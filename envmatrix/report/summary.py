@@ -11,8 +11,7 @@ from envmatrix.report.attribution import attributions, cumulative
 from envmatrix.report.formatting import format_confidence, list_numbers
 from envmatrix.report.group import Group, Row
 from envmatrix.report.headline import under_quota
-from envmatrix.report.tables.further import FurtherTable, further_tables
-from envmatrix.report.tables.operators import OperatorTable, operator_tables
+from envmatrix.report.tables.further import FurtherTable, OperatorTable, further_tables, operator_tables
 from envmatrix.report.tables.starts import start_warnings
 from envmatrix.report.warning import RunWarning, one_per_cause
 from envmatrix.report.warnings import find_warnings

@@ -42,12 +42,7 @@ from envmatrix.stats.pairing import (
 from envmatrix.stats.primary_metric import own_metrics, primary_metrics
 from envmatrix.stats.quality.contention import Waiting, contended, cpu_waits
 from envmatrix.stats.quality.equal_work import unequal_work
-from envmatrix.stats.quality.failures import (
-    fails_more,
-    fastest_filled,
-    fill_with_slowest,
-    surely_slower,
-)
+from envmatrix.stats.quality.failures import fails_more, fastest_filled, fill_with_slowest, surely_slower
 from envmatrix.stats.quality.slow_trials import needs_more_blocks, slow_trial_mask, with_and_without_slow
 from envmatrix.stats.stopping.alpha_spending import confidence_level, interim_analysis_blocks
 from envmatrix.stats.stopping.racing import Race, next_arms

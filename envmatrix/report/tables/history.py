@@ -147,11 +147,7 @@ def history_table(history: History) -> Table:
     table = Table(title=f"{format_count(history.runs, 'run')}", title_justify="left")
     columns = series_columns("terminal")
     for column in columns:
-        table.add_column(
-            column.title,
-            justify="right" if column.kind == "figure" else "left",
-            overflow="fold",
-        )
+        table.add_column(column.title, justify="right" if column.kind == "figure" else "left", overflow="fold")
     for series in history.series:
         table.add_row(*(Text(printable_line(column.cell(series), 120)) for column in columns))
     return table
