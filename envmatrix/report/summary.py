@@ -176,11 +176,6 @@ def _rows(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Row]
         )
 
 
-def _best_first_key(row: Row) -> tuple[bool, float]:
-    value = row.effect.ratio if row.effect else None
-    return (value is None, -(value or 0.0))
-
-
 def stand_in_data(measured: Measurements, arms: Iterable[str]) -> tuple[str, ...]:
     """Return the names of data sets that were generated because the real ones were not available."""
     facts = [measured.facts[name] for name in arms]
@@ -202,7 +197,7 @@ def _group(workload: str, engine: str, rows: list[Row], run: Run, measured: Meas
         analysis.primary[workload],
         baseline,
         control,
-        rows=tuple(sorted(others, key=_best_first_key)),
+        rows=tuple(sorted(others, key=lambda row: -(row.effect.ratio or 0.0) if row.effect else 0.0)),
         alone=alone,
         stand_in=stand_in_data(measured, (row.arm.name for row in rows)),
         choice=choose_best_set(analysis, measured, [row.arm for row in others], run.environments, steady),
