@@ -172,12 +172,6 @@ def _settings_text(environment: Environment) -> str:
     return "\n".join([*head, *([f"# preload: {' '.join(files)}"] if files else []), *lines])
 
 
-def _trials_line(summary: Summary) -> str:
-    ok = summary.outcomes.get("ok", 0)
-    blocks = len(summary.measured.blocks)
-    return f"{format_count(summary.trials, 'trial')} in {format_count(blocks, 'block')}, {ok:,} ok."
-
-
 def _reproduce_commands(summary: Summary) -> str:
     command = summary.run.command or ("bench", summary.plan.design, "--seed", str(summary.plan.seed))
     return "\n".join(shlex.join(("envmatrix", *words)) for words in (command, ("report", summary.run.name)))
@@ -240,7 +234,6 @@ def to_html(summary: Summary) -> str:
         attributed=_attribution_figures(summary),
         heat=heat_map(summary),
         provenance=provenance(summary),
-        trials_line=_trials_line(summary),
         reproduce=_reproduce_commands(summary),
         words=glossary_words(summary),
         meanings=TOPICS,
