@@ -176,15 +176,18 @@ def attribution_sections(
     return [*factorial, *(_cumulative_section(name, steps) for name, steps in steps_by_group.items())]
 
 
-def waterfall_rows(attribution: Attribution) -> list[tuple[str, Estimate]]:
-    """Return the rows of a waterfall: the share of each factor, then the whole gain."""
-    shares = [(f"{share.factor}: {share.level}", share.gain) for share in attribution.shares]
-    return [*shares, (f"all: {attribution.best}", attribution.total)]
-
-
-def cumulative_waterfall_rows(steps: tuple[CumulativeStep, ...]) -> list[tuple[str, Estimate]]:
-    """Return the rows of a cumulative design's waterfall."""
-    return [*((step.environment, step.added) for step in steps), ("all", steps[-1].so_far)]
+def waterfalls(
+    items: Sequence[Attribution], steps_by_group: Mapping[str, Sequence[CumulativeStep]]
+) -> Iterator[tuple[str, str, Attribution | None]]:
+    """Yield (title, waterfall, attribution) of each factorial and each cumulative design, '' if no gain is divided."""
+    for number, item in enumerate(items):
+        title = attribution_title(item)
+        shares = [(f"{share.factor}: {share.level}", share.gain) for share in item.shares]
+        total = (f"all: {item.best}", item.total)
+        yield title, waterfall([*shares, total], title, f"w{number}") if shares else "", item
+    for number, (name, steps) in enumerate(steps_by_group.items()):
+        title, added = cumulative_title(name), [(step.environment, step.added) for step in steps]
+        yield title, waterfall([*added, ("all", steps[-1].so_far)], title, f"l{number}"), None
 
 
 def waterfall(rows: list[tuple[str, Estimate]], title: str, name: str) -> str:

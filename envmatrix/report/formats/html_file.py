@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING
 
 from envmatrix.plan import shown_name
 from envmatrix.plan.environment import Environment
-from envmatrix.report.attribution import (
-    attribution_title,
-    cumulative_title,
-    cumulative_waterfall_rows,
-    unproved_gain_note,
-    waterfall,
-    waterfall_rows,
-)
+from envmatrix.report.attribution import unproved_gain_note, waterfalls
 from envmatrix.report.explanation import PARTS_NOTE, line_of, reasons_of, whys
 from envmatrix.report.figures import svg
 from envmatrix.report.figures.forest import NARROW, forest
@@ -32,7 +25,6 @@ from envmatrix.report.tables.columns import Column, columns_of
 from envmatrix.report.tables.evidence import evidence_table
 from envmatrix.report.tables.plain import node_table
 from envmatrix.report.tables.scaling import scaling_sentence
-from envmatrix.stats.attribution.main_effects import Attribution
 from envmatrix.stats.effects import DISQUALIFYING_FLAGS
 from envmatrix.stats.inference.maxt import LEAST_UNITS
 from envmatrix.stats.measurements import OUTCOMES
@@ -194,20 +186,6 @@ def _figures(summary: Summary) -> list[dict[str, str]]:
     return [{name: Markup(text) for name, text in figures.items()} for figures in svg_texts]  # noqa: S704
 
 
-def _attribution_figures(summary: Summary) -> list[tuple[str, str, Attribution | None]]:
-    """Return (title, waterfall, attribution) of each factorial and each cumulative design."""
-    from markupsafe import Markup
-
-    figures: list[tuple[str, str, Attribution | None]] = []
-    for number, item in enumerate(summary.attributions):
-        title = attribution_title(item)
-        figures.append((title, waterfall(waterfall_rows(item), title, f"w{number}") if item.shares else "", item))
-    for number, (name, steps) in enumerate(summary.cumulative.items()):
-        title = cumulative_title(name)
-        figures.append((title, waterfall(cumulative_waterfall_rows(steps), title, f"l{number}"), None))
-    return [(title, Markup(figure), item) for title, figure, item in figures]  # noqa: S704
-
-
 def to_answer_html(summary: Summary) -> str:
     """Return the answers and tables as HTML without styles, for a page that has its own, such as a notebook."""
     tables = [_group_table(group) for group in summary.groups]
@@ -217,7 +195,9 @@ def to_answer_html(summary: Summary) -> str:
 
 def to_html(summary: Summary) -> str:
     """Return report.html."""
-    colours = environment_colours(summary)
+    from markupsafe import Markup
+
+    colours, divided = environment_colours(summary), waterfalls(summary.attributions, summary.cumulative)
     template = page_environment().get_template("report.html.j2")
     return template.render(
         summary=summary,
@@ -231,7 +211,7 @@ def to_html(summary: Summary) -> str:
         cancels=NODES_NOTE,
         parts_note=PARTS_NOTE,
         node_table=node_table,
-        attributed=_attribution_figures(summary),
+        attributed=[(title, Markup(figure), item) for title, figure, item in divided],  # noqa: S704
         heat=heat_map(summary),
         provenance=provenance(summary),
         reproduce=_reproduce_commands(summary),
