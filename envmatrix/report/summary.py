@@ -20,6 +20,7 @@ from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.attribution.explanation import explain
 from envmatrix.stats.attribution.main_effects import Attribution, CumulativeStep
 from envmatrix.stats.cost import CostReader
+from envmatrix.stats.effects import Flag
 from envmatrix.stats.inference.slow_phases import short_run_note
 from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.metrics import MEMORY
@@ -32,6 +33,7 @@ from envmatrix.stats.selection import choose_best_set
 from envmatrix.stats.steady_state.effect import steady_effects, steps_of_trial
 from envmatrix.stats.steady_state.startup import Start, first_seconds_note, starts
 from envmatrix.stats.stopping.racing import Race
+from envmatrix.system.topics import explained_topics
 
 
 @dataclass(frozen=True)
@@ -248,3 +250,17 @@ def summarise(folder: RunFolder) -> Summary:
     """Read a results folder, finished or not, and summarise it. Raises StoreError if unreadable."""
     run = folder.load()
     return summarise_measurements(run, read_measurements(folder, run.plan), folder.looks(run.plan))
+
+
+def glossary_words(summary: Summary) -> tuple[str, ...]:
+    """Return the explained words that the report uses, in the order of the page that explains them."""
+    rows = [(group.metric, row.effect) for group in summary.groups for row in group.all_rows if row.effect]
+    flags = [flag for _, effect in rows for flag in effect.flags if flag != Flag.STAND_IN]
+    verdicts = [metric.said(effect.verdict) for metric, effect in rows]
+    return explained_topics([*verdicts, *flags, *(item.kind.value for item in summary.cautions)])
+
+
+def glossary_sentence(summary: Summary) -> str:
+    """Return the sentence that points to the explanations; '' if there are no words to explain."""
+    words = glossary_words(summary)
+    return f"what a word means: envmatrix docs WORD ({', '.join(words)})" if words else ""

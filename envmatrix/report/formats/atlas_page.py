@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from markupsafe import Markup
+
 from envmatrix.report.figures.forest import NARROW, WIDE, ForestRow, ForestTexts, draw_forest, steady_row
 from envmatrix.report.formats.html_file import page_environment, page_values
 from envmatrix.report.formatting import format_bounds, format_ratio
@@ -35,8 +37,6 @@ class AtlasSection:
 
 
 def _section(number: int, rows: Sequence[AtlasRow]) -> AtlasSection:
-    from markupsafe import Markup  # the figure escapes every text inside it
-
     title = tables.table_title(rows)
     holds = tuple((row.first.environment, _levels(row), tables.what_holds(row)) for row in rows if row.general)
     texts = ForestTexts(

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from markupsafe import Markup
+
 from envmatrix.plan.schedule import CONTROL
 from envmatrix.report.figures.history import Curve, Frame, RunKey, figure, mean_marks, ratio_marks, run_order_key
 from envmatrix.report.figures.timeline import axis_title
@@ -62,8 +64,6 @@ def history_views(history: History) -> list[HistoryView]:
 
 
 def _history_view(number: int, group: tuple[str, ...], series: tuple[Series, ...]) -> HistoryView:
-    from markupsafe import Markup  # the figure escapes every text inside it
-
     host, workload, engine, schedule, _ = group
     metric = series_metric(*series)
     title = ", ".join(filter(None, (f"{workload} on {engine}", schedule, host)))

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from markupsafe import Markup, escape
+
 from envmatrix.plan import shown_name
 from envmatrix.plan.environment import Environment
 from envmatrix.report.attribution import unproved_gain_note, waterfalls
@@ -18,13 +20,11 @@ from envmatrix.report.figures.heat_map import heat_map, heat_style
 from envmatrix.report.figures.part_bars import part_bars
 from envmatrix.report.figures.timeline import environment_colours, step_time_curve, timeline
 from envmatrix.report.formatting import format_bounds, format_count, format_decided_ratio, format_p_value, format_ratio
-from envmatrix.report.glossary import code_markup, glossary_words, link_words
-from envmatrix.report.group import Group, Row, use_command
-from envmatrix.report.summary import Summary
+from envmatrix.report.group import Group, Row, scaling_sentence, use_command
+from envmatrix.report.summary import Summary, glossary_words
 from envmatrix.report.tables.columns import Column, columns_of
 from envmatrix.report.tables.evidence import evidence_table
 from envmatrix.report.tables.plain import node_table
-from envmatrix.report.tables.scaling import scaling_sentence
 from envmatrix.stats.effects import DISQUALIFYING_FLAGS
 from envmatrix.stats.inference.maxt import LEAST_UNITS
 from envmatrix.stats.measurements import OUTCOMES
@@ -53,6 +53,24 @@ def _classes(column: Column, main: frozenset[str], is_name: bool = False) -> str
     """Return the classes of a column's cells; ``more`` is hidden until all columns are asked for."""
     kind = {"figure": "n", "text": "" if is_name else "words"}.get(column.kind, "")
     return f"{kind} {'' if column.name in main else 'more'}".strip()
+
+
+def link_words(text: str, words: tuple[str, ...]) -> Markup:
+    """Return a cell as markup, in which the comma-separated parts that are in ``words`` link to their explanation."""
+    parts = [
+        Markup('<a class="word" href="#word-{0}">{0}</a>').format(part) if part in words else escape(part)
+        for part in printable_line(text).split(", ")
+    ]
+    return Markup(", ").join(parts)
+
+
+def code_markup(text: str) -> Markup:
+    """Return a sentence as markup, with text between backticks as code."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # an unpaired backtick: part of the text
+        return escape(text)
+    markup = [Markup("<code>{}</code>").format(part) if index % 2 else escape(part) for index, part in enumerate(parts)]
+    return Markup("").join(markup)
 
 
 _FILTERS = {
@@ -111,7 +129,6 @@ def _orders(rows: tuple[Row, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 def page_values(kinds: int) -> dict[str, object]:
     """Return the template values that every page needs; ``kinds`` is the number of legend colours and marks."""
-    from markupsafe import Markup
 
     def legend_mark(kind: int) -> Markup:
         return Markup(svg.marker(6, 6, kind // svg.COLOURS, 4.5))  # noqa: S704
@@ -170,9 +187,7 @@ def _reproduce_commands(summary: Summary) -> str:
 
 
 def _figures(summary: Summary) -> list[dict[str, str]]:
-    """Return the figures of each group, as markup."""
-    from markupsafe import Markup  # the figure escapes every text inside it
-
+    """Return the figures of each group, as markup: a figure escapes every text inside it."""
     svg_texts = (
         {
             "forest": forest(group, f"f{n}"),
@@ -195,8 +210,6 @@ def to_answer_html(summary: Summary) -> str:
 
 def to_html(summary: Summary) -> str:
     """Return report.html."""
-    from markupsafe import Markup
-
     colours, divided = environment_colours(summary), waterfalls(summary.attributions, summary.cumulative)
     template = page_environment().get_template("report.html.j2")
     return template.render(

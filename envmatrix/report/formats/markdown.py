@@ -7,12 +7,10 @@ from collections.abc import Iterator, Sequence
 from envmatrix.report.attribution import attribution_sections
 from envmatrix.report.explanation import PARTS_NOTE, line_of, reasons_of, whys
 from envmatrix.report.formatting import NONE, format_count, markdown_cell, markdown_text
-from envmatrix.report.glossary import glossary_words
-from envmatrix.report.group import Group
-from envmatrix.report.summary import Summary
+from envmatrix.report.group import Group, scaling_sentence
+from envmatrix.report.summary import Summary, glossary_words
 from envmatrix.report.tables.columns import columns_of, has_failed, has_reference_value
 from envmatrix.report.tables.plain import TableSection, node_table
-from envmatrix.report.tables.scaling import scaling_sentence
 from envmatrix.stats.nodes import NODES_NOTE
 from envmatrix.stats.pairing import families
 

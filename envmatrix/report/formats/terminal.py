@@ -15,12 +15,10 @@ from rich.text import Text
 from envmatrix.report.attribution import attribution_sections
 from envmatrix.report.explanation import PARTS_NOTE, line_of, reasons_of, whys
 from envmatrix.report.formatting import format_count, format_interval, format_ratio, list_names
-from envmatrix.report.glossary import glossary_sentence
-from envmatrix.report.group import Group, use_command
-from envmatrix.report.summary import Summary
+from envmatrix.report.group import Group, scaling_sentence, use_command
+from envmatrix.report.summary import Summary, glossary_sentence
 from envmatrix.report.tables.columns import Column, columns_of
 from envmatrix.report.tables.plain import TableSection
-from envmatrix.report.tables.scaling import scaling_sentence
 from envmatrix.results import Run
 from envmatrix.stats.effects import Verdict
 from envmatrix.system.printable import printable_line, printable_text
