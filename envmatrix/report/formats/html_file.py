@@ -22,7 +22,7 @@ from envmatrix.report.figures.timeline import environment_colours, step_time_cur
 from envmatrix.report.formatting import format_bounds, format_count, format_decided_ratio, format_p_value, format_ratio
 from envmatrix.report.group import Group, Row, scaling_sentence, use_command
 from envmatrix.report.summary import Summary, glossary_words
-from envmatrix.report.tables.columns import Column, columns_of
+from envmatrix.report.tables.columns import Column, Medium, columns_of
 from envmatrix.report.tables.evidence import evidence_table
 from envmatrix.report.tables.plain import node_table
 from envmatrix.stats.effects import DISQUALIFYING_FLAGS
@@ -107,9 +107,9 @@ _ORDERS: Mapping[str, Callable[[Row], float | None]] = {
 }
 
 
-def _group_table(group: Group) -> dict[str, object]:
+def group_table(group: Group, medium: Medium = "html") -> dict[str, object]:
     """Return the columns with their headings, the rows with their cells, and the orders of the rows."""
-    columns = columns_of(group, "html")
+    columns = columns_of(group, medium)
     return {
         "columns": [(column, column.heading(group)) for column in columns],
         "rows": [(row, [(column, column.cell_of(row, group)) for column in columns]) for row in group.all_rows],
@@ -203,7 +203,7 @@ def _figures(summary: Summary) -> list[dict[str, str]]:
 
 def to_answer_html(summary: Summary) -> str:
     """Return the answers and tables as HTML without styles, for a page that has its own, such as a notebook."""
-    tables = [_group_table(group) for group in summary.groups]
+    tables = [group_table(group) for group in summary.groups]
     template = page_environment().get_template("answer.html.j2")
     return template.render(summary=summary, main=_MAIN_COLUMNS, symbols=SYMBOLS, tables=tables)
 
@@ -218,7 +218,7 @@ def to_html(summary: Summary) -> str:
         figures=_figures(summary),
         colours=colours,
         symbols=SYMBOLS,
-        tables=[_group_table(group) for group in summary.groups],
+        tables=[group_table(group) for group in summary.groups],
         outcome_names=OUTCOMES,
         evidence=evidence_table(summary),
         cancels=NODES_NOTE,
