@@ -73,7 +73,12 @@ def code_markup(text: str) -> Markup:
     return Markup("").join(markup)
 
 
+def _as_text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
 _FILTERS = {
+    "as_text": _as_text,
     "clean": printable_text,
     "one_line": printable_line,
     "ratio": format_ratio,
@@ -152,26 +157,6 @@ def page_environment() -> Templates:
     return environment
 
 
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def provenance(summary: Summary) -> list[tuple[str, str]]:
-    """Return the data needed to judge and repeat the run, as (name, value)."""
-    run = summary.run
-    rows = [
-        ("run", run.name), ("created", run.created), ("design", run.plan.design), ("launcher", run.launcher),
-        ("seed", str(run.plan.seed)), ("matrix", run.matrix_digest), ("benchmark", run.bench_digest),
-    ]  # fmt: skip
-    rows += [("schedule", summary.schedule)] if summary.schedule else []
-    host = {key: value for key, value in asdict(observed_host(run.host, summary.measured)).items() if value is not None}
-    rows += [("processor", summary.processors)] if summary.processors else []
-    rows += [(f"host {key}", _text(value)) for key, value in host.items() if key != "cpu_model"]
-    rows += [(f"version of {key}", str(value)) for key, value in run.versions.items()]
-    rows += [(change.what, change.text()) for change in run.history]
-    return rows
-
-
 def _settings_text(environment: Environment) -> str:
     variables = environment.variables.items()
     lines = [f"{name}={value}" if value is not None else f"# {name} is absent" for name, value in variables]
@@ -211,6 +196,7 @@ def to_answer_html(summary: Summary) -> str:
 def to_html(summary: Summary) -> str:
     """Return report.html."""
     colours, divided = environment_colours(summary), waterfalls(summary.attributions, summary.cumulative)
+    host = asdict(observed_host(summary.run.host, summary.measured))
     template = page_environment().get_template("report.html.j2")
     return template.render(
         summary=summary,
@@ -226,7 +212,7 @@ def to_html(summary: Summary) -> str:
         node_table=node_table,
         attributed=[(title, Markup(figure), item) for title, figure, item in divided],  # noqa: S704
         heat=heat_map(summary),
-        provenance=provenance(summary),
+        host={key: value for key, value in host.items() if value is not None and key != "cpu_model"},
         reproduce=_reproduce_commands(summary),
         words=glossary_words(summary),
         meanings=TOPICS,
