@@ -22,8 +22,7 @@ def _sections(summary: Summary) -> Iterator[tuple[TableSection, str]]:
     for report in summary.nodes:
         title = f"Nodes: {report.workload} on {report.engine}"
         yield TableSection(title, node_table(report), (NODES_NOTE,)), report.line()
-    for further in summary.tables.values():
-        yield TableSection(further.title, further.table, (further.note,)), ""
+    yield from ((further, "") for further in summary.tables.values())
 
 
 def largest_family_size(summary: Summary) -> int:

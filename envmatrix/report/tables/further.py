@@ -128,15 +128,12 @@ def _own_row(arm: Arm, metric: Metric, measured: Measurements, analysis: Analysi
 
 
 @dataclass(frozen=True)
-class FurtherTable:
-    """A further table with its title and the ``note`` below it; a terminal and a page may have other words.
+class FurtherTable(TableSection):
+    """A further table; a page may have another note, and a terminal has its own title.
 
     A table without ``in_terminal``, the title there, is not shown in a terminal.
     """
 
-    title: str
-    table: PlainTable
-    note: str
     on_page: str = ""
     in_terminal: str = ""
 
@@ -147,20 +144,18 @@ def further_tables(
     """Return the further tables that a run has, in the order of the report."""
     found: dict[str, FurtherTable] = {}
     if table := own_table(run, measured, analysis):
-        page, terminal = (
-            "Ratios above 1 are better, whichever way the number counts.",
-            "further metrics (ratio above 1: better than the reference)",
-        )
-        found["own"] = FurtherTable("Further metrics", table, _OWN, page, terminal)
+        page = "Ratios above 1 are better, whichever way the number counts."
+        terminal = "further metrics (ratio above 1: better than the reference)"
+        found["own"] = FurtherTable("Further metrics", table, (_OWN,), page, terminal)
     if table := engine_table(run.plan, measured, analysis):
         terminal = f"This table shows what the engines cost. {_ENGINES}"
-        found["engines"] = FurtherTable("What the engines cost", table, _ENGINES, in_terminal=terminal)
+        found["engines"] = FurtherTable("What the engines cost", table, (_ENGINES,), in_terminal=terminal)
     if table := start_table(starts):
-        found["starts"] = FurtherTable("Start and steady state", table, starts_note(table))
+        found["starts"] = FurtherTable("Start and steady state", table, (starts_note(table),))
     if table := workload_table(run.plan, measured):
         page = f"{_WORKLOADS} They describe the workloads; environments are compared above."
         terminal = f"This table describes the workloads, each in its first environment. {_WORKLOADS}"
-        found["workloads"] = FurtherTable("Workloads", table, _WORKLOADS, page, terminal)
+        found["workloads"] = FurtherTable("Workloads", table, (_WORKLOADS,), page, terminal)
     return found
 
 
