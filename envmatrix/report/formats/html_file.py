@@ -77,28 +77,22 @@ def _as_text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
+#: Filters of the templates; most have the name of their function.
 _FILTERS = {
-    "as_text": _as_text,
     "clean": printable_text,
     "one_line": printable_line,
-    "ratio": format_ratio,
-    "p_value": format_p_value,
-    "heat": heat_style,
-    "bounds": format_bounds,
-    "unproved": unproved_gain_note,
+    "as_text": _as_text,
     "barred": lambda effect: not DISQUALIFYING_FLAGS.isdisjoint(effect.flags),
-    "linked": link_words,
-    "coded": code_markup,
-    "scaled": scaling_sentence,
-    "sure_ratio": format_decided_ratio,
-    "shown": shown_name,
-    "count": format_count,
     "what": _describe,
     "kind": _classes,
     "use_command": lambda group, summary: use_command(group, summary.run),
-    "whys": whys,
-    "why_line": line_of,
-    "why_reasons": reasons_of,
+    **{
+        function.__name__: function
+        for function in (
+            *(format_bounds, format_count, format_decided_ratio, format_p_value, format_ratio, shown_name, heat_style),
+            *(link_words, code_markup, unproved_gain_note, scaling_sentence, whys, line_of, reasons_of),
+        )
+    },
 }
 #: The columns that are shown at first; a switch shows the others.
 _MAIN_COLUMNS = frozenset(
