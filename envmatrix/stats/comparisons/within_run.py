@@ -108,7 +108,7 @@ def _compare_pair(
     """Return the comparison of two arms, named ``names``, with their ``effect`` and with that of later steps."""
     (old, new), metric = arms, analysis.primary[arms[0].workload]
     later = steady_between(measured, analysis, arms, effect, several)
-    steady = later and SteadyComparison(
+    steady = None if later is None else SteadyComparison(
         later.ratio, later.low, later.high, later.verdict, result.status_of(later.low, later.high, allowed),
         later.since_s, later.until_s, steps_of_trial(run.workloads.get(old.workload)),
     )  # fmt: skip
