@@ -19,9 +19,8 @@ if sys.path and os.path.realpath(sys.path[0]) == os.path.dirname(os.path.realpat
     del sys.path[0]
 
 from bench import memory
-from bench.errors import BenchError, RunError
-
-_COMMANDS = ("run", "evidence", "data", "command")
+from bench.errors import BenchError, RunError, exit_now, print_error
+from bench.options import OptionError
 
 
 class _Parser(argparse.ArgumentParser):
@@ -53,26 +52,23 @@ def _parser() -> _Parser:
         "Without a command: run, with the book's Fashion-MNIST CNN.",
     )
     commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
-    run = commands.add_parser("run", allow_abbrev=False, help="train, measure, and give the record")
-    _add_record(run)
+    add_command = partial(commands.add_parser, allow_abbrev=False)
+    run = add_command("run", help="train, measure, and give the record")
+    shown = add_command("evidence", help="print what this environment really is, without a benchmark")
+    data = add_command("data", help="download or make a data set (needs no torch)")
+    program = add_command("command", help="measure a program of your own")
+    for sub in (run, shown, program):
+        sub.add_argument("--record", metavar="FILE", help="file for the record (default: standard output)")
     run.add_argument("--data-dir", metavar="DIR", help="folder of the data sets (default: the user's cache folder)")
-    run.add_argument(
-        "--gate", metavar="DIR", help="folder of the pipes at which it waits for its turns (docs/record.md)"
-    )
+    _add_gate(run)
     run.add_argument(
         "--look", type=_seconds, metavar="SECONDS", help="time the steps from the first one on, for so long at least"
     )
     _add_node(run)
     arguments.add_options(run)
-    shown = commands.add_parser(
-        "evidence", allow_abbrev=False, help="print what this environment really is, without a benchmark"
-    )
-    _add_record(shown)
-    data = commands.add_parser("data", allow_abbrev=False, help="download or make a data set (needs no torch)")
     data.add_argument("--data-dir", required=True, metavar="DIR", help="the folder to put it in")
     data.add_argument("--data", default=options.defaults()["data"], metavar="NAME", help="which set")
     data.add_argument("--offline", action="store_true", help="do not try to download")
-    program = commands.add_parser("command", allow_abbrev=False, help="measure a program of your own")
     _add_program(program)
     for sub in (run, shown, data, program):
         sub.add_argument("--traceback", action="store_true", help="show the whole traceback of a failure")
@@ -89,8 +85,10 @@ def _seconds(text: str) -> float:
     return value
 
 
-def _add_record(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--record", metavar="FILE", help="file for the record (default: standard output)")
+def _add_gate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--gate", metavar="DIR", help="folder of the pipes at which it waits for its turns (docs/record.md)"
+    )
 
 
 def _add_node(parser: argparse.ArgumentParser) -> None:
@@ -103,7 +101,6 @@ def _add_node(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_program(parser: argparse.ArgumentParser) -> None:
-    _add_record(parser)
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--metric-regex", metavar="PATTERN", help="a number in ( ) in its output; the last match")
     source.add_argument("--metric-json", nargs=2, metavar=("FILE", "KEY"), help="a dotted key of a JSON file")
@@ -126,9 +123,7 @@ def _add_program(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a word of a command, given once for each, that is run before it and not measured",
     )
-    parser.add_argument(
-        "--gate", metavar="DIR", help="folder of the pipes at which it waits for its turns (docs/record.md)"
-    )
+    _add_gate(parser)
     parser.add_argument("--better", choices=["higher", "lower"], default="lower", help="which way is better")
     parser.add_argument("--limit-s", type=float, metavar="SECONDS", help="end it after this time")
     parser.add_argument("--log", metavar="FILE", help="file for the program's output (default: standard error)")
@@ -145,28 +140,21 @@ def _program(arguments: argparse.Namespace) -> None:
     argv = arguments.argv[1:] if arguments.argv[:1] == ["--"] else arguments.argv
     if not argv:
         raise BenchError("command wants a program: python -m bench command [options] -- PROGRAM ARGUMENTS")
-    if arguments.record:
-        record.check_writable(arguments.record)
-    kind, source, key = "wall", None, None
-    if arguments.metric_regex is not None:
-        kind, source = "regex", arguments.metric_regex
-    elif arguments.metric_json:
-        kind, (source, key) = "json", arguments.metric_json
-    elif arguments.metric_steps is not None:
-        kind, source = "steps", arguments.metric_steps
+    record.check_writable(arguments.record)
+    file, key = arguments.metric_json or (None, None)
+    sources = {"regex": arguments.metric_regex, "json": file, "steps": arguments.metric_steps}
+    kind, source = next(((kind, source) for kind, source in sources.items() if source is not None), ("wall", None))
     better, warmup = "higher" if kind == "steps" else arguments.better, arguments.metric_warmup
     wanted_numbers = metric.WantedNumbers(
         metric.MetricSource(arguments.metric_name, kind, source, key, better, arguments.metric_unit, warmup=warmup),
         tuple(metric.source_from_json(text, check=False) for text in arguments.also),
         tuple(metric.source_from_json(text, check=True) for text in arguments.check),
     )
-    how = (arguments.limit_s, arguments.log_limit_bytes, arguments.prepare, arguments.gate)
-    if not arguments.log:
-        document = command.run(argv, wanted_numbers, how[0], None, *how[1:])
-    else:
-        record.check_writable(arguments.log)
-        with open(arguments.log, "wb") as log:
-            document = command.run(argv, wanted_numbers, how[0], log, *how[1:])
+    record.check_writable(arguments.log)
+    with open(arguments.log, "wb") if arguments.log else contextlib.nullcontext() as log:
+        document = command.run(
+            argv, wanted_numbers, arguments.limit_s, log, arguments.log_limit_bytes, arguments.prepare, arguments.gate
+        )
     record.write(document, arguments.record)
 
 
@@ -179,8 +167,7 @@ def _run(parsed: argparse.Namespace) -> None:
         stops.watch()
     names = options.listed()
     values = arguments.from_texts({name: text for name, text in vars(parsed).items() if name in names})
-    if parsed.record:
-        record.check_writable(parsed.record)
+    record.check_writable(parsed.record)
     node = nodes.from_arguments(parsed, values)
     place, gate, look_s = parsed.data_dir or _cache_folder(), parsed.gate, parsed.look
     with _report_memory_kill(parsed):
@@ -200,7 +187,7 @@ def _report_memory_kill(chosen: argparse.Namespace) -> Iterator[None]:
     kills = reading.attempt(cgroup.oom_kills)
     try:
         yield
-    except BenchError:
+    except (BenchError, OptionError):
         raise
     except Exception as error:
         ran_out = cgroup.memory_ran_out(kills)
@@ -226,8 +213,7 @@ def _one_line(document: Mapping[str, Any]) -> str:
 def _evidence(arguments: argparse.Namespace) -> None:
     from bench import record, workload
 
-    if arguments.record:
-        record.check_writable(arguments.record)
+    record.check_writable(arguments.record)
     record.write(workload.evidence_only(), arguments.record)
 
 
@@ -260,16 +246,16 @@ _ACTIONS = {"run": _run, "evidence": _evidence, "data": _data, "command": _progr
 
 def main(argv: list[str]) -> int:
     """Run a command and return its exit status: 0 success, 1 failed run, 2 bad input, 130 interrupted."""
-    if not argv or argv[0] not in (*_COMMANDS, "-h", "--help"):
+    if not argv or argv[0] not in (*_ACTIONS, "-h", "--help"):
         argv = ["run", *argv]
     try:
         arguments = _parser().parse_args(argv)
         memory.ask()
         _ACTIONS[arguments.command](arguments)
-    except BenchError as error:
-        return _print_error(error, 2)
+    except (BenchError, OptionError) as error:
+        return print_error(error, 2)
     except RunError as error:
-        return _print_error(error, 1)
+        return print_error(error, 1)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -279,7 +265,7 @@ def main(argv: list[str]) -> int:
     except Exception as error:
         if "--traceback" in argv:
             traceback.print_exc()
-        return _print_error(_error_text(error), 1)
+        return print_error(_error_text(error), 1)
     return 0
 
 
@@ -291,17 +277,5 @@ def _error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {error} ({location}; --traceback shows all)"
 
 
-def _print_error(error: object, status: int) -> int:
-    print("bench: error: " + " ".join(str(error).split()), file=sys.stderr)
-    return status
-
-
-def _exit_now(status: int) -> NoReturn:
-    """Exit without cleanup: the record is on disk, and unloading torch takes 0.4 to 0.7 s per run."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
-
-
 if __name__ == "__main__":
-    _exit_now(main(sys.argv[1:]))
+    exit_now(main(sys.argv[1:]))

@@ -5,37 +5,24 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
-from typing import cast
 
 from bench import options
 from bench.errors import BenchError
-from bench.options import Entry, OptionError, Options
+from bench.options import OptionError, Options
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add one ``--option VALUE`` per workload option to ``parser``, grouped as in ``options.json``."""
     groups: dict[str, argparse._ArgumentGroup] = {}
     for name, option in options.listed().items():
-        group = groups.get(option["group"])
-        if group is None:
-            group = groups[option["group"]] = parser.add_argument_group(f"{option['group']} options")
-        group.add_argument(
-            *dict.fromkeys("--" + name.replace("_", mark) for mark in "-_"),
-            dest=name,
-            default=argparse.SUPPRESS,
-            metavar=_metavar(option),
-            help=_help(option),
-        )
-
-
-def _metavar(option: Entry) -> str:
-    choices = option.get("choices")
-    return "{" + ",".join(map(str, choices)) + "}" if choices else str(option["type"]).upper()
-
-
-def _help(option: Entry) -> str:
-    default_text = "none" if option["default"] is None else json.dumps(option["default"]).strip('"')
-    return f"{option['help']} (default: {default_text})".replace("%", "%%")
+        if option["group"] not in groups:
+            groups[option["group"]] = parser.add_argument_group(f"{option['group']} options")
+        flags = dict.fromkeys("--" + name.replace("_", mark) for mark in "-_")
+        choices = ",".join(map(str, option.get("choices", ())))
+        metavar = "{" + choices + "}" if choices else option["type"].upper()
+        default = "none" if option["default"] is None else json.dumps(option["default"]).strip('"')
+        text = f"{option['help']} (default: {default})".replace("%", "%%")
+        groups[option["group"]].add_argument(*flags, dest=name, default=argparse.SUPPRESS, metavar=metavar, help=text)
 
 
 def from_texts(texts: Mapping[str, str]) -> Options:
@@ -49,4 +36,4 @@ def from_texts(texts: Mapping[str, str]) -> Options:
     problems = problems or [broken.message for broken in options.broken_rules(values)]
     if problems:
         raise BenchError("; ".join(problems))
-    return cast("Options", values)
+    return values

@@ -15,14 +15,15 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
+from contextlib import suppress
 from typing import Any, BinaryIO
 
-from bench import counters, digest, evidence, metric, prices, record, second_half
-from bench.cold import first_half_extra_s, turn_start
+from bench import counters, digest, evidence, metric, prices, record
+from bench.early_steps import first_half_extra_s, program_second_half, turn_start
 from bench.errors import BenchError, RunError
-from bench.evidence import cgroup, orphans, programs, stops, tree
+from bench.evidence import cgroup, processes, programs, stops, tree
 from bench.evidence.reading import attempt
+from bench.marks import Marks
 from bench.output import Output, Pipe
 from bench.program_turns import StepTurns, Turns
 
@@ -42,9 +43,8 @@ _WHOLE_MACHINE_COUNTERS = ("pressure_s", "throttled_s", "others_s", "energy_j", 
 def _digest(options: Mapping[str, Any]) -> str:
     """Return the digest of the command, with this environment's own Python replaced by ``python``: its path differs."""
     program, *rest = options["command"]
-    is_own_python = os.path.dirname(program) == os.path.dirname(sys.executable) and os.path.basename(
-        program
-    ).startswith("python")
+    folder, name = os.path.split(program)
+    is_own_python = folder == os.path.dirname(sys.executable) and name.startswith("python")
     return digest.options_digest(dict(options, command=["python" if is_own_python else program, *rest]))
 
 
@@ -113,28 +113,31 @@ def run(
     numbers = metric.Numbers(wanted)
     if prepare:
         _prepare(prepare, log or sys.stderr.buffer)
-    usage_before, counters_before = resource.getrusage(resource.RUSAGE_CHILDREN), counters.read()
+    usage_before, counters_before = counters.usage(resource.RUSAGE_CHILDREN), counters.read()
     load_1m = evidence.before_torch()["load_1m"]
     with _SignalWatch() as signals:
         probed = tempfile.mkdtemp(prefix=f"bench-probe.{os.getpid()}.")
         try:
             turns, limits = _make_turns(gate, numbers, signals), (limit_s, log_limit_bytes, signals)
             watched, wall_ns, output = _run(argv, probed, limits, log or sys.stderr.buffer, numbers, turns)
-            grown, usage = counters.since(counters_before), _resource_usage(usage_before)
+            grown, usage = counters.since(counters_before), _usage_since(usage_before)
             cpu_s = usage["user_s"] + usage["system_s"]
             program_evidence, probe_ns = programs.evidence(probed, watched, cpu_s, in_turns=bool(turns))
         finally:
             shutil.rmtree(probed, ignore_errors=True)
     program_evidence["system"].update(load_1m=load_1m, steal_ticks=None if turns else grown["steal_ticks"])
     usage |= {name: None if turns else grown[name] for name in _WHOLE_MACHINE_COUNTERS}  # others ran between turns
-    usage |= {"run_delay_s": watched.run_delay_s(cpu_s), "turn_start": _turn_start(turns)}
+    turn_times = turns.times() if isinstance(turns, StepTurns) else None
+    usage |= {"run_delay_s": watched.run_delay_s(cpu_s), "turn_start": turn_start(turn_times or ())}
     usage |= turns.contention(wall_ns) if turns else {}
     program_evidence["system"]["stops"] = None if turns else max(stops.count() or 0, watched.stops)
-    program_evidence.update(_beside(watched, output, is_idle=1e9 * cpu_s < _IDLE * wall_ns))
+    served_by = watched.sockets.outside() if 1e9 * cpu_s < _IDLE * wall_ns else []
+    program_evidence |= {"lost_preloads": sorted(output.lost_preloads), "left_running": watched.left}
+    program_evidence["served_by"] = served_by  # what may have done work for the program
     thread = program_evidence.pop("step_thread")
     wall_ns -= probe_ns
     reported, watch_ns = numbers.as_record(wall_ns), round(watched.cost_s * 1e9)
-    times = _step_times(numbers, turns)
+    times = {"paused_ns": turns.paused_ns if turns else None, **_step_times(numbers.marks, turn_times)}
     usage["first_half_extra_s"] = first_half_extra_s(times.get("steps_ns") or ())
     return dict(
         record.frame(), workload=_workload(argv, wanted), skipped=None, data=None, timing={"wall_ns": wall_ns,
@@ -145,45 +148,29 @@ def run(
     )  # fmt: skip
 
 
-def _beside(watched: tree.Watch, output: Output, is_idle: bool) -> dict[str, Any]:
-    """Return preloads that failed, programs left running, and servers that may have done work for the program."""
-    served = watched.sockets.outside() if is_idle else []
-    return {"lost_preloads": sorted(output.lost_preloads), "left_running": watched.left, "served_by": served}
-
-
 def _workload(argv: Sequence[str], wanted: metric.WantedNumbers) -> dict[str, Any]:
     """Return the command and its numbers as options, with their digest."""
-    further_numbers = {"more_metrics": wanted.more, "checks": wanted.checks}
-    options = {
-        "command": list(argv),
-        "metric": wanted.metric.as_record(),
-        **{
-            name: [number.as_record() for number in numbers_read]
-            for name, numbers_read in further_numbers.items()
-            if numbers_read
-        },
-    }
+    options: dict[str, Any] = {"command": list(argv), "metric": wanted.metric.as_record()}
+    for name, numbers_read in {"more_metrics": wanted.more, "checks": wanted.checks}.items():
+        if numbers_read:
+            options[name] = [number.as_record() for number in numbers_read]
     return {"digest": _digest(options), "options": options}
 
 
-def _step_times(numbers: metric.Numbers, turns: Turns | None) -> dict[str, Any]:
-    """Return the paused time, and the times of the steps that the program printed, in the record's form."""
-    times: dict[str, Any] = {"paused_ns": turns.paused_ns if turns else None}
-    if not numbers.marks:
-        return times
-    turn_times = turns.times() if isinstance(turns, StepTurns) else None
-    turn_parts = (
-        None if turn_times is None else [{"apart_ns": apart, "steps": len(counted)} for apart, counted in turn_times]
-    )
-    times |= {"steps_ns": numbers.marks.steps_ns(), "turns": turn_parts}
-    # Without turns, the first step's time is that of the start too.
-    uninterrupted = [(apart[1:], counted) for apart, counted in numbers.marks.turns()] if turn_times is None else []
-    times["later"] = second_half.program_second_half(turn_times or uninterrupted)
-    return {**times, "averaged_steps": numbers.marks.averaged, "dropped_steps": numbers.marks.dropped}
-
-
-def _turn_start(turns: Turns | None) -> float | None:
-    return turn_start(turns.times()) if isinstance(turns, StepTurns) else None
+def _step_times(marks: Marks | None, turn_times: list[tuple[list[int], list[int]]] | None) -> dict[str, Any]:
+    """Return the times of the steps that the program printed, in the record's form."""
+    if not marks:
+        return {}
+    steps_ns, turns = marks.steps_ns(), None
+    if turn_times is not None:
+        turns = [{"apart_ns": apart, "steps": len(counted)} for apart, counted in turn_times]
+    else:  # the first step's time is that of the start too
+        turn_times = [(apart[1:], counted) for apart, counted in marks.turns()]
+    later = program_second_half(turn_times)
+    return {
+        "steps_ns": steps_ns, "turns": turns, "later": later, "averaged_steps": marks.averaged,
+        "dropped_steps": marks.dropped,
+    }  # fmt: skip
 
 
 def _make_turns(gate: str | None, numbers: metric.Numbers, signals: _SignalWatch) -> Turns | None:
@@ -244,7 +231,7 @@ def _run(
             wall_ns = time.perf_counter_ns() - start
         watched.stop()  # before it is reaped, while its /proc entry exists
         status = process.wait()
-        watched.left = [] if status else orphans.left_running(partial(programs.probing_s, probed))
+        watched.left = [] if status else programs.left_running(probed)
     except subprocess.TimeoutExpired:
         raise RunError(f"the command ran past its limit of {limit_s:g} s and was ended") from None
     finally:
@@ -307,25 +294,16 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
             continue
     process.poll()
     for _ in range(100):
-        leftover = tree.children(os.getpid())
+        leftover = processes.children(os.getpid())
         if not leftover:
             return
         for pid in leftover:
-            try:
+            with suppress(ProcessLookupError, ChildProcessError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-            except (ProcessLookupError, ChildProcessError, PermissionError):
-                continue
 
 
-def _resource_usage(usage_before: resource.struct_rusage) -> dict[str, Any]:
-    usage_after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return {
-        "peak_rss_bytes": usage_after.ru_maxrss * 1024,
-        "minor_faults": usage_after.ru_minflt - usage_before.ru_minflt,
-        "major_faults": usage_after.ru_majflt - usage_before.ru_majflt,
-        "voluntary_switches": usage_after.ru_nvcsw - usage_before.ru_nvcsw,
-        "involuntary_switches": usage_after.ru_nivcsw - usage_before.ru_nivcsw,
-        "user_s": usage_after.ru_utime - usage_before.ru_utime,
-        "system_s": usage_after.ru_stime - usage_before.ru_stime,
-    }
+def _usage_since(before: Mapping[str, float]) -> dict[str, Any]:
+    """Return the peak memory of the ended children, and what they used since an earlier reading."""
+    usage = {"peak_rss_bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024}
+    return usage | {name: late - before[name] for name, late in counters.usage(resource.RUSAGE_CHILDREN).items()}

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.utils import prune
 
 from bench.options import Options
+from bench.steps import pretrain
 from bench.tensors import Batch
 
 #: The layers whose weights are pruned.
@@ -114,8 +115,6 @@ def _static(model: nn.Module, source: Iterator[Batch]) -> nn.Module:
 
 def _quantization_aware(model: nn.Module, source: Iterator[Batch]) -> nn.Module:
     from torch.ao.quantization import get_default_qat_qconfig_mapping, quantize_fx
-
-    from bench.training import pretrain
 
     images = next(source).images
     prepared = quantize_fx.prepare_qat_fx(model.train(), get_default_qat_qconfig_mapping(_engine()), (images,))

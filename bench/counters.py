@@ -10,57 +10,54 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from bench.evidence import cgroup, nvml, tree
-from bench.evidence.reading import attempt, text
+from bench.evidence import cgroup, nvml, processes
+from bench.evidence.processes import TICKS_PER_S
+from bench.evidence.reading import attempt, fields, text
 
 _MAY_SHRINK = ("run_delay_s", "energy_j")
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _RAPL = "/sys/class/powercap/intel-rapl:[0-9]*/energy_uj"
 
 
 def read() -> dict[str, Any]:
     """Return the current counters of this process (all threads), its control group and the machine."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
     return {
-        "minor_faults": usage.ru_minflt,
-        "major_faults": usage.ru_majflt,
-        "voluntary_switches": usage.ru_nvcsw,
-        "involuntary_switches": usage.ru_nivcsw,
-        "user_s": usage.ru_utime,
-        "system_s": usage.ru_stime,
-        "run_delay_s": attempt(_run_delay_s),
+        **usage(resource.RUSAGE_SELF),
+        "run_delay_s": processes.waited_s(["self"]),
         "pressure_s": attempt(_pressure_s),
         "throttled_s": attempt(_throttled_s),
         "others_s": attempt(others_s),
         "energy_j": attempt(_energy_j),
         "gpu_energy_j": attempt(_gpu_energy_j),
-        "steal_ticks": _steal_ticks(),
+        "steal_ticks": attempt(lambda: _machine_ticks()[7]),
+    }
+
+
+def usage(who: int) -> dict[str, float]:
+    """Return the counters of getrusage(2) for this process or its ended children."""
+    counted = resource.getrusage(who)
+    return {
+        "minor_faults": counted.ru_minflt,
+        "major_faults": counted.ru_majflt,
+        "voluntary_switches": counted.ru_nvcsw,
+        "involuntary_switches": counted.ru_nivcsw,
+        "user_s": counted.ru_utime,
+        "system_s": counted.ru_stime,
     }
 
 
 def since(earlier: Mapping[str, Any]) -> dict[str, Any]:
     """Return the growth of each counter since ``earlier``; None if it could not be read."""
     current = read()
-    grown = {
+    growth = {
         name: None if value is None or current[name] is None else current[name] - value
         for name, value in earlier.items()
     }
-    # The waits of ended threads are lost, and the energy counter wraps around.
-    growth = {
-        name: None if name in _MAY_SHRINK and value is not None and value < 0 else value
-        for name, value in grown.items()
-    }
-    others_cpu_s = growth["others_s"]  # a difference of ticks: it may be slightly negative if nothing else ran
-    return dict(growth, others_s=None if others_cpu_s is None else max(0.0, others_cpu_s))
-
-
-def _run_delay_s() -> float:
-    """Return the seconds that all threads were runnable but waiting for a CPU.
-
-    https://docs.kernel.org/scheduler/sched-stats.html
-    """
-    waits = [(text(f"/proc/self/task/{task}/schedstat") or "").split() for task in os.listdir("/proc/self/task")]
-    return sum(int(words[1]) for words in waits if len(words) > 1) / 1e9
+    for name in _MAY_SHRINK:  # the waits of ended threads are lost, and the energy counter wraps around
+        if (growth[name] or 0) < 0:
+            growth[name] = None
+    if growth["others_s"] is not None:  # a difference of ticks: it may be slightly negative if nothing else ran
+        growth["others_s"] = max(0.0, growth["others_s"])
+    return growth
 
 
 def _pressure_s() -> float:
@@ -81,11 +78,16 @@ def _throttled_s() -> float:
 
 def others_s() -> float:
     """Return the CPU time used by other processes: all CPUs (no idle or stolen time) minus this process tree."""
+    user, nice, system, _, _, irq, softirq, *_ = _machine_ticks()
+    own_usages = map(usage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    own_s = sum(counted["user_s"] + counted["system_s"] for counted in own_usages)
+    return (user + nice + system + irq + softirq) / TICKS_PER_S - own_s - processes.cpu_s_below(os.getpid())
+
+
+def _machine_ticks() -> list[int]:
+    """Return what all CPUs together did so far (the first line of /proc/stat)."""
     with open("/proc/stat", encoding="ascii") as file:
-        user, nice, system, _, _, irq, softirq = map(int, file.readline().split()[1:8])
-    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    own_s = sum(usage.ru_utime + usage.ru_stime for usage in usages)
-    return (user + nice + system + irq + softirq) / _TICKS_PER_S - own_s - tree.cpu_s_below(os.getpid())
+        return [int(ticks) for ticks in file.readline().split()[1:]]
 
 
 def _energy_j() -> float:
@@ -116,19 +118,4 @@ def peak_rss_bytes() -> int | None:
 
     Reads VmHWM, because ru_maxrss survives exec and would include a large launcher's memory.
     """
-    try:
-        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
-            for line in file:
-                if line.startswith("VmHWM:"):
-                    return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass
-    return None
-
-
-def _steal_ticks() -> int | None:
-    try:
-        with open("/proc/stat", encoding="ascii") as file:
-            return int(file.readline().split()[8])
-    except (OSError, ValueError, IndexError):
-        return None
+    return attempt(lambda: int(fields("/proc/self/status")["VmHWM"].split()[0]) * 1024)

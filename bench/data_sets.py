@@ -42,30 +42,17 @@ class Prepared(NamedTuple):
     reason: str | None
 
 
+_FASHION, _CIFAR = ((1, 28, 28), 10, 60000, 10000), ((3, 32, 32), 10, 50000, 10000)
+_FASHION_DIGEST = "sha256:4aa87a2f40185d5067f37d136bef1a1c0aaedeaf8b8b77143a1a373b3fe3ed41"
+_CIFAR_DIGEST = "sha256:225275ae40f6b18495d112a302e8c4b668f5096fd1aad45e36e735542decc1b8"
 SETS = {
     known.name: known
     for known in (
         # Real sets need no digest here: their published files have checksums.
-        DataSet("fashion-mnist", (1, 28, 28), 10, 60000, 10000, False, None),
-        DataSet("cifar10", (3, 32, 32), 10, 50000, 10000, False, None),
-        DataSet(
-            "fashion-mnist-stand-in",
-            (1, 28, 28),
-            10,
-            60000,
-            10000,
-            True,
-            "sha256:4aa87a2f40185d5067f37d136bef1a1c0aaedeaf8b8b77143a1a373b3fe3ed41",
-        ),
-        DataSet(
-            "cifar10-stand-in",
-            (3, 32, 32),
-            10,
-            50000,
-            10000,
-            True,
-            "sha256:225275ae40f6b18495d112a302e8c4b668f5096fd1aad45e36e735542decc1b8",
-        ),
+        DataSet("fashion-mnist", *_FASHION, False, None),
+        DataSet("cifar10", *_CIFAR, False, None),
+        DataSet("fashion-mnist-stand-in", *_FASHION, True, _FASHION_DIGEST),
+        DataSet("cifar10-stand-in", *_CIFAR, True, _CIFAR_DIGEST),
     )
 }
 
@@ -86,14 +73,12 @@ def prepare(name: str, data_dir: str, offline: bool = False) -> Prepared:
     prepared = find(name, data_dir)
     if prepared and prepared.set.name == name and _is_verified(prepared):
         return prepared
-    reason = None
-    if not SETS[name].stand_in:
-        reason = "downloads are off" if offline else None
-        if not offline:
-            try:
-                return _install(SETS[name], data_dir, lambda data_set: downloads.fetch(data_set.name, _sizes(data_set)))
-            except (OSError, EOFError, RunError) as error:
-                reason = f"cannot download {name}: {getattr(error, 'reason', None) or error}"
+    reason = None if SETS[name].stand_in else "downloads are off"
+    if reason and not offline:
+        try:
+            return _install(SETS[name], data_dir, lambda data_set: downloads.fetch(data_set.name, _sizes(data_set)))
+        except (OSError, EOFError, RunError) as error:
+            reason = f"cannot download {name}: {getattr(error, 'reason', None) or error}"
     replacement = SETS[stand_in_name(name)]
     prepared = find(replacement.name, data_dir)
     if prepared is None or not _is_verified(prepared):
@@ -159,10 +144,9 @@ def _install(data_set: DataSet, data_dir: str, produce: Callable[[DataSet], list
         for part, buffer in zip(PARTS, buffers):
             with open(part_path(building, part), "wb") as file:
                 file.write(buffer)
-        with open(os.path.join(building, "dataset.json"), "w", encoding="utf-8") as file:
-            json.dump(
-                {"name": data_set.name, "stand_in": data_set.stand_in, "digest": digest, "shape": data_set.shape}, file
-            )
+        facts = {"name": data_set.name, "stand_in": data_set.stand_in, "digest": digest, "shape": data_set.shape}
+        with open(os.path.join(building, "dataset.json"), "w", encoding="utf-8") as description:
+            json.dump(facts, description)
         os.chmod(building, 0o755)  # mkdtemp makes it private, but containers read it as another user
         return Prepared(data_set._replace(digest=digest), _move_into_place(building, data_dir, data_set), None)
     finally:

@@ -173,15 +173,25 @@ class Xla(Device):
 
 
 def why_no_cuda(torch: Any) -> str | None:
-    """Return what CUDA needs and lacks here, or None if it can be used. Initialises no GPU."""
+    """Return what CUDA needs and lacks here, or None if it can be used. Initialises no GPU that can be used."""
     if torch.version.cuda is None and not getattr(torch.version, "hip", None):  # ROCm builds have torch.cuda too
         return f"a GPU and a torch built with CUDA, and this is {torch.__version__} (built without CUDA)"
-    if not torch.cuda.is_available():
-        torch_message = _initialisation_error(torch)
-        return (
-            _old_driver_reason(torch, torch_message) or f"a GPU that torch {torch.__version__} can use{torch_message}"
-        )
-    return None
+    if torch.cuda.is_available():
+        return None
+    try:
+        torch.cuda.init()
+        message = ""
+    except Exception as error:  # no driver, or one that is too old for this CUDA
+        message = ": " + " ".join(str(error).split())[:200]
+    too_old = re.search(r"driver on your system is too old \(found version (\d+)\)", message)
+    if not too_old:
+        return f"a GPU that torch {torch.__version__} can use{message}"
+    number = int(too_old[1])  # 11040 is CUDA 11.4 (cudaDriverGetVersion)
+    has = f"{number // 1000}.{number % 1000 // 10}"
+    return (
+        f"a newer NVIDIA driver: the one here knows CUDA up to {has}, and torch {torch.__version__} was built for CUDA "
+        f"{torch.version.cuda} (update the driver, or use a torch built for CUDA {has} or older)"
+    )
 
 
 def refuse_to_share_gpus(torch: Any, options: Options, here: int) -> None:
@@ -190,35 +200,8 @@ def refuse_to_share_gpus(torch: Any, options: Options, here: int) -> None:
         return
     gpu_count = torch.cuda.device_count()
     if here > gpu_count:
-        raise SkipError(
-            f"device: cuda needs {here} GPUs for {here} processes, and there {_is_or_are(gpu_count)} {gpu_count}"
-        )
-
-
-def _is_or_are(number: int) -> str:
-    return "is" if number == 1 else "are"
-
-
-def _old_driver_reason(torch: Any, message: str) -> str | None:
-    """Explain that the driver is too old, or return None if ``said``, torch's own message, is about something else."""
-    version_match = re.search(r"driver on your system is too old \(found version (\d+)\)", message)
-    if not version_match:
-        return None
-    number = int(version_match[1])  # 11040 is CUDA 11.4 (cudaDriverGetVersion)
-    has = f"{number // 1000}.{number % 1000 // 10}"
-    return (
-        f"a newer NVIDIA driver: the one here knows CUDA up to {has}, and torch {torch.__version__} was built for CUDA "
-        f"{torch.version.cuda} (update the driver, or use a torch built for CUDA {has} or older)"
-    )
-
-
-def _initialisation_error(torch: Any) -> str:
-    """Return torch's own error message: no driver, or a driver too old for this CUDA."""
-    try:
-        torch.cuda.init()
-    except Exception as error:
-        return ": " + " ".join(str(error).split())[:200]
-    return ""
+        there = f"there {'is' if gpu_count == 1 else 'are'} {gpu_count}"
+        raise SkipError(f"device: cuda needs {here} GPUs for {here} processes, and {there}")
 
 
 _DEVICES: dict[str, Callable[[int], Device]] = {"cpu": Cpu, "cuda": Cuda, "xla": Xla}

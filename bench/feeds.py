@@ -10,6 +10,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -48,9 +49,8 @@ class Feed:
         if options["loader"] == "memory":
             self.source: Generator[Batch, None, None] = in_memory(samples, options, batch, place)
         else:
-            self.source = _data_loader_batches(
-                _rows(samples, options["loader"], self._folder), samples, options, batch, place
-            )
+            rows = _rows(samples, options["loader"], self._folder)
+            self.source = _data_loader_batches(rows, samples, options, batch, place)
 
     def close(self) -> None:
         """End worker processes and remove files."""
@@ -108,20 +108,35 @@ def _data_loader_batches(
 ) -> Generator[Batch, None, None]:
     """Yield the batches of torch's DataLoader."""
     shares = _Shares(len(rows), batch, options, place)
-    loader = _data_loader(rows, shares, _Collate(samples), options, place.cpus)
+    more = {} if options["prefetch_factor"] is None else {"prefetch_factor": options["prefetch_factor"]}
+    loader = DataLoader(
+        rows,
+        batch_sampler=shares,
+        collate_fn=partial(_collate, (tensors.to_float(samples.images[:0]), samples.labels[:0])),
+        num_workers=options["workers"],
+        persistent_workers=options["persistent_workers"],
+        pin_memory=options["pin_memory"],
+        worker_init_fn=partial(_keep_affinity, place.cpus),
+        **more,
+    )
     while True:
         for images, labels in loader:
             yield Batch(images, labels, shares.sizes.popleft())
 
 
-class _Collate:
-    """A collate function that returns an empty batch for an empty share, for which torch's own fails."""
+def _collate(empty: tuple[Tensor, Tensor], rows: list[Any]) -> Any:
+    """Return the batch of these rows; torch's own function fails for an empty share."""
+    return default_collate(rows) if rows else empty
 
-    def __init__(self, samples: tensors.Samples) -> None:
-        self._images, self._labels = tensors.to_float(samples.images[:0]), samples.labels[:0]
 
-    def __call__(self, rows: list[Any]) -> Any:
-        return default_collate(rows) if rows else (self._images, self._labels)
+def _keep_affinity(cpus: Sequence[int] | None, _worker: int) -> None:
+    """Restore the CPU set from before ``import torch`` in a worker.
+
+    Thread binding shrinks the parent's mask, which forked workers inherit:
+    https://github.com/pytorch/pytorch/issues/101850
+    """
+    if cpus:
+        os.sched_setaffinity(0, cpus)
 
 
 class _VisionRows(tensors.Rows):
@@ -151,37 +166,6 @@ def _rows(samples: tensors.Samples, loader: str, folder: str | None) -> Dataset[
     steps = [vision.transforms.Grayscale()] if len(samples.images[0]) == 1 else []
     transform = vision.transforms.Compose([*steps, vision.transforms.ToTensor()])
     return datasets.ImageFolder(folder, transform=transform)
-
-
-class _KeepAffinity:
-    """A worker initialiser that restores the CPU set from before ``import torch``.
-
-    Thread binding shrinks the parent's mask, which forked workers inherit:
-    https://github.com/pytorch/pytorch/issues/101850
-    """
-
-    def __init__(self, cpus: Sequence[int] | None) -> None:
-        self.cpus = cpus
-
-    def __call__(self, _worker: int) -> None:
-        if self.cpus:
-            os.sched_setaffinity(0, self.cpus)
-
-
-def _data_loader(
-    rows: Dataset[Any], shares: _Shares, collate: _Collate, options: Options, cpus: Sequence[int] | None
-) -> DataLoader[Any]:
-    more = {} if options["prefetch_factor"] is None else {"prefetch_factor": options["prefetch_factor"]}
-    return DataLoader(
-        rows,
-        batch_sampler=shares,
-        collate_fn=collate,
-        num_workers=options["workers"],
-        persistent_workers=options["persistent_workers"],
-        pin_memory=options["pin_memory"],
-        worker_init_fn=_KeepAffinity(cpus),
-        **more,
-    )
 
 
 def _write_folder(samples: tensors.Samples, scratch: str | None) -> str:

@@ -8,6 +8,7 @@ for that long in steps. None of its timers run while it waits, so it may be stop
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from typing import Callable
 
@@ -40,29 +41,29 @@ class Gate:
     def turn(self, steps_left: int) -> Turn:
         """Wait for the next turn; ``left`` is the number of steps that remain."""
         answer = self._ask(steps_left)
-        numbers = answer[1:]
-        if answer[:1] != ["go"] or len(numbers) != 2 or not all(text.isdecimal() for text in numbers):
-            raise RunError(f"expected a turn from the gate, got {' '.join(answer)!r}")
-        turn = Turn(int(numbers[0]), int(numbers[1]))
-        if not turn.counted:
+        match = re.fullmatch(r"go (\d+) (\d+)", answer)
+        if not match:
+            raise RunError(f"expected a turn from the gate, got {answer!r}")
+        apart, counted = int(match[1]), int(match[2])
+        if not counted:
             raise RunError("the gate gave a turn without a step")
-        return Turn(turn.apart, min(turn.counted, steps_left))
+        return Turn(apart, min(counted, steps_left))
 
     def end(self) -> float | None:
         """Wait until all processes have had their turns, because later work would disturb them.
 
         Return for how many seconds of steps the process goes on, or None if it ends.
         """
-        answer = self._ask(0)
-        if answer[:1] != ["end"] or not all(text.isdecimal() for text in answer[1:]):
+        match = re.fullmatch(r"end(?: (\d+))?", self._ask(0))
+        if not match:
             raise RunError("the gate gave a turn, and no step is left")
-        return int(answer[1]) / 1000 if len(answer) > 1 else None
+        return int(match[1]) / 1000 if match[1] else None
 
-    def _ask(self, steps_left: int) -> list[str]:
+    def _ask(self, steps_left: int) -> str:
         self._told.write(f"ready {steps_left}\n")
         self._told.flush()
         self._before_reading(self._heard.fileno())
         answer = self._heard.readline()
         if not answer.endswith("\n"):
             raise RunError("whoever gave turns is gone")
-        return answer.split()
+        return answer.strip()

@@ -79,16 +79,12 @@ class LastMatch:
     def look(self, lines: str) -> None:
         """Search whole lines of output, which must be free of colour codes."""
         self.seen += len(lines)
-        last_match = None
-        for match in self.pattern.finditer(lines):
-            last_match = match if match[1] is not None else last_match
-        if last_match:
-            line_start, line_end = lines.rfind("\n", 0, last_match.start(1)) + 1, lines.find("\n", last_match.end(1))
-            self.found = (
-                lines[line_start : line_end if line_end >= 0 else None],
-                last_match.start(1) - line_start,
-                last_match.end(1) - line_start,
-            )
+        matches = [match for match in self.pattern.finditer(lines) if match[1] is not None]
+        if matches:
+            last_match = matches[-1]
+            (start, end), line_start = last_match.span(1), lines.rfind("\n", 0, last_match.start(1)) + 1
+            line = lines[line_start:end] + lines[end:].partition("\n")[0]
+            self.found = line, start - line_start, end - line_start
 
 
 class Numbers:
@@ -97,9 +93,8 @@ class Numbers:
     def __init__(self, wanted: WantedNumbers) -> None:
         self.wanted = wanted
         everything = (wanted.metric, *wanted.more, *wanted.checks)
-        self.matchers = {
-            number.source: LastMatch(number.source) for number in everything if number.kind == "regex" and number.source
-        }
+        patterns = [number.source for number in everything if number.kind == "regex" and number.source is not None]
+        self.matchers = {pattern: LastMatch(pattern) for pattern in patterns}
         main_metric = wanted.metric
         self.marks = Marks(main_metric.source or "", main_metric.warmup) if main_metric.kind == "steps" else None
 
@@ -124,82 +119,68 @@ class Numbers:
         if self.marks and number.kind == "steps":
             steps_ns = self.marks.steps_ns()
             return 1e9 * len(steps_ns) / sum(steps_ns)
-        if number.kind == "json":
-            return number_from_file(number)
-        assert number.source is not None
-        return number_from_text(number, self.matchers[number.source])
+        try:
+            if number.kind == "json":
+                return number_from_file(number)
+            return number_from_text(number, self.matchers[number.source or ""])
+        except RunError as error:
+            raise RunError(f"{'metric' if number.tolerance is None else 'check'} {error}") from None
 
     def as_record(self, wall_ns: int) -> dict[str, Any]:
         """Return the record's ``metric``, ``more_metrics`` and ``checks``."""
         main_metric, more, checks = self.wanted
+
+        def entry(number: MetricSource, *fields: str) -> dict[str, Any]:
+            value = self.value(number, wall_ns)
+            return {"name": number.name, "value": value, **{field: getattr(number, field) for field in fields}}
+
         return {
-            "metric": {
-                "name": main_metric.name,
-                "value": self.value(main_metric, wall_ns),
-                "better": main_metric.better,
-            },
-            "more_metrics": [
-                {
-                    "name": number.name,
-                    "value": self.value(number, wall_ns),
-                    "better": number.better,
-                    "unit": number.unit,
-                }
-                for number in more
-            ],
-            "checks": [
-                {"name": number.name, "value": self.value(number, wall_ns), "tolerance": number.tolerance}
-                for number in checks
-            ],
+            "metric": entry(main_metric, "better"),
+            "more_metrics": [entry(number, "better", "unit") for number in more],
+            "checks": [entry(number, "tolerance") for number in checks],
         }
-
-
-def _number_role(metric: MetricSource) -> str:
-    return "metric" if metric.tolerance is None else "check"
 
 
 def number_from_text(metric: MetricSource, matcher: LastMatch) -> float:
     """Return the number of the last match; raises RunError if there is none."""
     if matcher.found is None:
-        message = f"{metric.source!r} matched nothing in {matcher.seen} characters of output"
-        raise RunError(f"{_number_role(metric)} not found: {message}")
+        raise RunError(f"not found: {metric.source!r} matched nothing in {matcher.seen} characters of output")
     line, start, end = matcher.found
-    what, kind = f"what {metric.source!r} matched", _number_role(metric)
+    origin = f"what {metric.source!r} matched"
     if line[start:end].strip(" +-").lower() in ("nan", "inf", "infinity"):
-        return _number(line[start:end], what, kind)
+        return _number(line[start:end], origin)
     try:
         field = quantities.field_at(line, start, end, literally="," in matcher.pattern.pattern)
         value = quantities.converted(field, metric.unit, metric.better if metric.tolerance is None else "")
     except ValueError as error:
-        raise RunError(f"{kind} is no number: {what}: {error}") from None
-    return _number(value, what, kind)
+        raise RunError(f"is no number: {origin}: {error}") from None
+    return _number(value, origin)
 
 
 def number_from_file(metric: MetricSource) -> float:
-    """Return the number at ``key`` in the JSON file that the program wrote."""
+    """Return the number at ``key`` in the JSON file that the program wrote; raises RunError if there is none."""
     assert metric.source is not None
     assert metric.key is not None
     try:
         with open(metric.source, encoding="utf-8") as file:
             value = json.load(file)
     except OSError as error:
-        raise RunError(f"{_number_role(metric)} not found: cannot read {metric.source}: {error.strerror}") from error
+        raise RunError(f"not found: cannot read {metric.source}: {error.strerror}") from error
     except ValueError as error:
-        raise RunError(f"{_number_role(metric)} not found: {metric.source} is not JSON: {error}") from error
+        raise RunError(f"not found: {metric.source} is not JSON: {error}") from error
     for part in metric.key.split("."):
         try:
             value = value[int(part)] if isinstance(value, list) else value[part]
         except (KeyError, IndexError, TypeError, ValueError):
-            message = f"{metric.source} has no {metric.key!r} (stopped at {part!r})"
-            raise RunError(f"{_number_role(metric)} not found: {message}") from None
-    return _number(value, f"{metric.key!r} in {metric.source}", _number_role(metric))
+            raise RunError(f"not found: {metric.source} has no {metric.key!r} (stopped at {part!r})") from None
+    return _number(value, f"{metric.key!r} in {metric.source}")
 
 
-def _number(value: Any, origin: str, kind: str) -> float:
+def _number(value: Any, origin: str) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError):
-        raise RunError(f"{kind} is no number: {origin} is {str(value)[:60]!r}") from None
+        raise RunError(f"is no number: {origin} is {str(value)[:60]!r}") from None
     if isinstance(value, bool) or not math.isfinite(number):
-        raise RunError(f"{kind} is no finite number: {origin} is {value}")
+        raise RunError(f"is no finite number: {origin} is {value}")
     return number

@@ -13,38 +13,30 @@ from typing import Any
 
 from bench import options as workload_options
 from bench.errors import SkipError
-from bench.options import Entry, Options
+from bench.options import Options
 
 
 def check(values: Options) -> None:
     """Raise SkipError, with the reason, for the first chosen option that this environment does not support."""
     for what, requirement in workload_options.requirements(values):
-        reason = _missing(requirement)
-        if reason:
-            raise SkipError(f"{what} needs {reason}")
-
-
-def _missing(requirement: Entry) -> str | None:
-    for kind, needed in requirement.items():
-        reason = _TESTS[kind](needed)
-        if reason:
-            return reason
-    return None
+        for kind, needed in requirement.items():
+            reason = _TESTS[kind](needed)
+            if reason:
+                raise SkipError(f"{what} needs {reason}")
 
 
 def _torch_from(needed_version: str) -> str | None:
     version = sys.modules["torch"].__version__
-    if version_tuple(version) < version_tuple(needed_version):
-        return f"torch {needed_version} or newer, and this is {version}"
-    return None
+    is_old = version_tuple(version) < version_tuple(needed_version)
+    return f"torch {needed_version} or newer, and this is {version}" if is_old else None
 
 
 def _module(name: str) -> str | None:
-    return None if _has_module(name) else f"the Python module {name}, which is not in this environment"
-
-
-def _object(reference: str) -> str | None:
-    return _module(reference.partition(":")[0])
+    try:
+        is_here = importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        is_here = False
+    return None if is_here else f"the Python module {name}, which is not in this environment"
 
 
 def _accelerator(_wanted: bool) -> str | None:
@@ -87,7 +79,7 @@ def _onnx_export(_wanted: bool) -> str | None:
 _TESTS: Mapping[str, Callable[[Any], str | None]] = {
     "torch": _torch_from,
     "module": _module,
-    "object": _object,
+    "object": lambda reference: _module(reference.partition(":")[0]),
     "accelerator": _accelerator,
     "gpu": _gpu,
     "distributed": _distributed,
@@ -95,13 +87,6 @@ _TESTS: Mapping[str, Callable[[Any], str | None]] = {
     "dynamo": _dynamo,
     "onnx_export": _onnx_export,
 }
-
-
-def _has_module(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):
-        return False
 
 
 def version_tuple(version: str) -> tuple[int, ...]:

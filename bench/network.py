@@ -10,11 +10,11 @@ from typing import Any, Callable
 import torch
 from torch import Tensor, nn
 
-from bench import compress, feeds, inference, models, onnx_graph, precision, profiling, tensors, timing, training
+from bench import compress, feeds, models, onnx_graph, profiling, steps, tensors, timing
 from bench.data_sets import Prepared
 from bench.errors import RunError
 from bench.options import Options
-from bench.parallel import choices, equality, graphed, strategies
+from bench.parallel import choices, equality, strategies
 from bench.place import Place
 from bench.record import finite
 from bench.steps import Step
@@ -49,10 +49,17 @@ class Network:
         self.model_bytes = compress.size_bytes(self.model) if options["parallel"] == "fsdp" else None
         spent_ns = time.perf_counter_ns() - start
         self.preparation_ns = spent_ns if self._predicts else None
-        self.whole = self._wrapped()
+        self.whole = strategies.wrap(self.model, options, place)
         self.forward = self._forward()
         self.step = self._step()
-        self.length = self._length()
+        epoch_steps = self.feed.epoch_steps
+        self.length = timing.Length(
+            checked=options["verify_steps"],
+            warm_up=options["warmup_steps"],
+            timed=options["steps"] or options["epochs"] * epoch_steps,
+            epoch=epoch_steps,
+            compiles=options["compile"] != "none",
+        )
         # Taken last: creating the first optimiser imports torch's compiler, which adds a second or more.
         age_ns = place.age_ns()
         self.startup_ns = None if age_ns is None else age_ns - self.feed.prepare_ns - spent_ns
@@ -65,62 +72,40 @@ class Network:
         """Train and compress the model for inference, and set its memory format."""
         options = self.options
         if self._predicts:
-            source = self._whole_batches()
-            training.pretrain(self.model, source, options["pretrain_steps"])
+            # Whole batches, with which every process prepares the same model.
+            source = feeds.in_memory(self.samples, options, options["batch_size"], Place(self.place.device))
+            steps.pretrain(self.model, source, options["pretrain_steps"])
             self.place.give_all_the_weights_of_rank_0(self.model)
             compress.prune_weights(self.model, options)
             self.sparsity = compress.sparsity(self.model)
             self.model = compress.quantize(self.model, source, options)
             self.model.train(not options["eval_mode"])
-            self.model.to(precision.DTYPES[options["precision"]])
+            self.model.to(steps.DTYPES[options["precision"]])
         if options["channels_last"]:
             self.model.to(memory_format=torch.channels_last)
-
-    def _whole_batches(self) -> Iterator[Batch]:
-        """Yield uncut batches, with which every process prepares the same model."""
-        alone = Place(self.place.device)
-        for images, labels, total in feeds.in_memory(self.samples, self.options, self.options["batch_size"], alone):
-            yield Batch(images, labels, total)
-
-    def _wrapped(self) -> nn.Module:
-        strategy = strategies.chosen(self.options)
-        wrap = strategy.replicate if self._predicts else strategy.wrap
-        return wrap(self.model, self.options, self.place)
 
     def _forward(self) -> Forward:
         forward: Forward = self.whole
         if self.options["compile"] != "none":
-            forward = _compiled(self.whole, choices.compiler(self.options), self._sizes())
-        return _channels_last(forward) if self.options["channels_last"] else forward
-
-    def _sizes(self) -> set[int]:
-        """Return the batch sizes with which the network is called, except an epoch's smaller last batch."""
-        accumulation = self.options["accumulation"]
-        share = self.batch // self.place.world
-        return {share // accumulation, -(-share // accumulation)}
+            # The batch sizes with which it is called, except an epoch's smaller last batch.
+            share, accumulation = self.batch // self.place.world, self.options["accumulation"]
+            sizes = {share // accumulation, -(-share // accumulation)}
+            forward = _compiled(self.whole, choices.compiler(self.options), sizes)
+        if self.options["channels_last"]:
+            return lambda images: forward(images.contiguous(memory_format=torch.channels_last))
+        return forward
 
     def _step(self) -> Step:
         if self._predicts:
-            return inference.Predictor(self.forward, self.options, self.place)
-        rate = choices.learning_rate(self.options, self.place.world)
-        scaled: Options = {**self.options, "learning_rate": rate}
-        optimizer = training.optimizer_for(self.whole.parameters(), scaled)
+            return steps.Predictor(self.forward, self.options, self.place)
+        scaled = {**self.options, "learning_rate": choices.learning_rate(self.options, self.place.world)}
+        optimizer = steps.optimizer_for(self.whole.parameters(), scaled)
         step = strategies.trainer(self.whole, self.forward, optimizer, self.options, self.place)
-        return graphed.GraphedTrainer(step) if self.options["cuda_graphs"] else step
-
-    def _length(self) -> timing.Length:
-        options, epoch = self.options, self.feed.epoch_steps
-        return timing.Length(
-            checked=options["verify_steps"],
-            warm_up=options["warmup_steps"],
-            timed=options["steps"] or options["epochs"] * epoch,
-            epoch=epoch,
-            compiles=options["compile"] != "none",
-        )
+        return steps.GraphedTrainer(step) if self.options["cuda_graphs"] else step
 
     def drive(self, loop: timing.Loop) -> None:
         """Run all steps of the loop."""
-        strategies.chosen(self.options).fit(self.step, loop, self.options, self.place)
+        strategies.fit(self.step, loop, self.options, self.place)
 
     def after(self, timed: timing.Timed) -> dict[str, Any]:
         """Profile, evaluate, check and export, which must not disturb the timed part."""
@@ -128,7 +113,7 @@ class Network:
         if options["profile_steps"]:
             profile_result = profiling.profile(self.step, self.source, options["profile_steps"], self.place.device)
         trains = self.whole.training
-        loss, accuracy = inference.evaluate(self.whole, self.samples, options, self.place.device)
+        loss, accuracy = steps.evaluate(self.whole, self.samples, options, self.place.device)
         if not self.samples.is_whole():
             prepared = self.prepared
             raise RunError(f"{prepared.path} does not hold {prepared.set.name}: remove that folder and make it again")
@@ -177,7 +162,3 @@ def _compiled(model: nn.Module, backend: str, sizes: set[int]) -> Forward:
         return scores
 
     return forward
-
-
-def _channels_last(forward: Forward) -> Forward:
-    return lambda images: forward(images.contiguous(memory_format=torch.channels_last))

@@ -13,11 +13,10 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypedDict, Union
+from typing import Any, NamedTuple, Union
 
 _FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "options.json")
-_TRUE = ("true", "yes", "on", "1")
-_FALSE = ("false", "no", "off", "0")
+_TRUTH = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
 #: ``package.module:name``, as in an entry point.
 _REFERENCE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -31,63 +30,8 @@ WITH_RANKS = ("ddp", "ddp-pipeline", "fsdp", "lightning", "horovod")
 Value = Union[bool, int, float, str, list[int], None]
 #: One entry of ``options`` or of ``rules`` in options.json.
 Entry = Mapping[str, Any]
-
-
-class Options(TypedDict):
-    """A workload's options and their types, as listed in ``options.json``."""
-
-    task: str
-    model: str
-    bias: bool
-    extra_layer: bool
-    widths: list[int] | None
-    data: str
-    loader: str
-    workers: int
-    persistent_workers: bool
-    prefetch_factor: int | None
-    pin_memory: bool
-    batch_size: int
-    drop_last: bool
-    accumulation: int
-    optimizer: str
-    learning_rate: float
-    momentum: float
-    weight_decay: float
-    autocast: str
-    set_to_none: bool
-    log_loss: str
-    channels_last: bool
-    compile: str
-    guard: str
-    eval_mode: bool
-    precision: str
-    quantize: str
-    prune: str
-    prune_amount: float
-    pretrain_steps: int
-    epochs: int
-    steps: int | None
-    warmup_steps: int
-    eval_samples: int
-    profile_steps: int
-    onnx: bool
-    seed: int
-    parallel: str
-    processes: int | None
-    nodes: int
-    batch_scope: str
-    learning_rate_scaling: str
-    no_sync: bool
-    micro_batches: int
-    verify_steps: int
-    collective: str
-    collective_sizes: list[int]
-    collective_timeout_s: int
-    port: int
-    device: str
-    cudnn_benchmark: bool
-    cuda_graphs: bool
+#: The value of every option of a workload by its name; options.json says of what type each is.
+Options = Mapping[str, Any]
 
 
 class OptionError(ValueError):
@@ -135,33 +79,27 @@ def convert(option: Entry, value: object) -> Value:
         items = value if isinstance(value, list) else str(value).split(",") if value else []
         if not items:
             raise OptionError("needs at least one whole number")
-        return [_in_range(option, _whole_number(str(item).strip())) for item in items]
+        return [_in_range(option, _read("int", str(item))) for item in items]
     if not isinstance(value, str):
         raise OptionError(f"must be one {option['type']}")
-    return _in_range(option, _in_choices(option, _READERS[option["type"]](value.strip())))
+    return _in_range(option, _in_choices(option, _read(option["type"], value)))
 
 
-def _whole_number(text: str) -> int:
+#: How to read a text as each type of option, and what a text must be for that.
+_READERS: Mapping[str, tuple[Callable[[str], Any], str]] = {
+    "int": (int, "a whole number"),
+    "float": (float, "a number"),
+    "bool": (lambda text: _TRUTH[text.lower()], "true or false"),
+    "str": (str, "a text"),
+}
+
+
+def _read(kind: str, text: str) -> Any:
+    reader, wanted = _READERS[kind]
     try:
-        return int(text)
-    except ValueError:
-        raise OptionError(f"must be a whole number, not {text!r}") from None
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise OptionError(f"must be a number, not {text!r}") from None
-
-
-def _boolean(text: str) -> bool:
-    if text.lower() in _TRUE + _FALSE:
-        return text.lower() in _TRUE
-    raise OptionError(f"must be true or false, not {text!r}")
-
-
-_READERS: Mapping[str, Callable[[str], Any]] = {"int": _whole_number, "float": _number, "bool": _boolean, "str": str}
+        return reader(text.strip())
+    except (ValueError, KeyError):
+        raise OptionError(f"must be {wanted}, not {text.strip()!r}") from None
 
 
 def _in_choices(option: Entry, value: Any) -> Any:
@@ -174,11 +112,11 @@ def _in_choices(option: Entry, value: Any) -> Any:
         if value in installed_names or is_reference(value):
             return installed_names.get(value, value)
         choices = [*choices, *sorted(installed_names)]
-    matches = difflib.get_close_matches(str(value), [str(choice) for choice in choices], n=1)
-    known_text = f"known: {', '.join(map(str, choices))}" + (
-        ", or package.module:function of your own" if group else ""
+    names, own = list(map(str, choices)), ", or package.module:function of your own" if group else ""
+    matches = difflib.get_close_matches(str(value), names, n=1)
+    raise OptionError(
+        f"cannot be {value!r}", f"did you mean {matches[0]}?" if matches else f"known: {', '.join(names)}{own}"
     )
-    raise OptionError(f"cannot be {value!r}", f"did you mean {matches[0]}?" if matches else known_text)
 
 
 def _in_range(option: Entry, value: Any) -> Any:
@@ -198,10 +136,8 @@ def installed_entry_points(group: str) -> dict[str, str]:
     """Return the installed entry points of ``group``: {name: ``package.module:name``}."""
     from importlib import metadata  # imported here: it takes 20 ms and is rarely needed
 
-    entry_points: Any = metadata.entry_points()
-    group_points = (
-        entry_points.select(group=group) if hasattr(entry_points, "select") else entry_points.get(group, ())
-    )  # Python 3.9 returns a dict
+    points: Any = metadata.entry_points()  # Python 3.9 returns a dict
+    group_points = points.select(group=group) if hasattr(points, "select") else points.get(group, ())
     return {point.name: point.value for point in group_points}
 
 
@@ -219,15 +155,14 @@ def broken_rules(values: Mapping[str, Value]) -> list[Broken]:
 def _broken(rule: Entry, values: Mapping[str, Value]) -> Iterator[Broken]:
     if not all(_holds(test, values[name]) for name, test in rule["when"].items()):
         return
-    broken_names = [name for name, allowed in rule["require"].items() if not _is_choice(values[name], allowed)]
+    # Of a reference only the other package knows which options it supports.
+    required = rule["require"].items()
+    broken_names = [
+        name for name, allowed in required if values[name] not in allowed and not is_reference(values[name])
+    ]
     if broken_names:
         current_values = ", ".join(f"{name} is {json.dumps(values[name])}" for name in broken_names)
         yield Broken(f"{rule['message']} (here {current_values})", (*broken_names, *rule["when"]))
-
-
-def _is_choice(value: Value, allowed: list[Value]) -> bool:
-    # Only the other package knows which options its model supports.
-    return value in allowed or is_reference(value)
 
 
 def _holds(test: Entry, value: Any) -> bool:

@@ -9,8 +9,8 @@ from typing import Callable
 import torch
 from torch import Tensor, distributed
 
-from bench import clock
 from bench.devices import Device
+from bench.evidence.processes import own_age_ns
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Place:
     lazy: bool | None = None
     nccl_words: str | None = None
     cpus: Sequence[int] | None = None
-    age_ns: Callable[[], int | None] = clock.process_age_ns
+    age_ns: Callable[[], int | None] = own_age_ns
     scratch: str | None = None
 
     def barrier(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any, Callable
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity
@@ -26,7 +26,10 @@ def profile(step: Step, source: Iterator[Batch], steps: int, device: Device) -> 
             step(next(source))
         device.wait()
 
-    phases_ns, profiler = _phases(step, source, steps, device), _profiled(take, device)
+    phases_ns = _phases(step, source, steps, device)
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.name == "cuda" else [])]
+    with torch.profiler.profile(activities=activities) as profiler:
+        take()
     return {
         "steps": steps,
         "phases_ns": phases_ns,
@@ -56,13 +59,6 @@ def _phases(step: Step, source: Iterator[Batch], steps: int, device: Device) -> 
         mark("data")
         step(batch, mark)
     return totals
-
-
-def _profiled(work: Callable[[], None], device: Device) -> Any:
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.name == "cuda" else [])]
-    with torch.profiler.profile(activities=activities) as profiler:
-        work()
-    return profiler
 
 
 def _operators(profiler: Any, device: Device) -> list[dict[str, Any]]:

@@ -9,10 +9,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from bench import counters
 from bench.errors import RunError
-from bench.evidence import tree
+from bench.evidence import processes
 from bench.evidence.reading import attempt
 from bench.gate import Gate, Turn
 from bench.marks import Marks
@@ -134,17 +135,12 @@ class StepTurns(Turns):
 def _load() -> tuple[float, float]:
     """Return the CPU seconds of others so far, and the seconds that the program's threads waited for a CPU."""
     others_s = attempt(counters.others_s)
-    return math.nan if others_s is None else others_s, tree.waited_s(_below())
+    return math.nan if others_s is None else others_s, processes.waited_s(_below())
 
 
 def _below() -> set[int]:
     """Return all descendants of this process, which is a subreaper."""
-    pids: set[int] = set()
-    level = tree.children(os.getpid())
-    while level:
-        pids.update(level)
-        level = [child for pid in level for child in tree.children(pid) if child not in pids]
-    return pids
+    return set(processes.descendants(os.getpid()))
 
 
 def _stop() -> None:
@@ -159,7 +155,7 @@ def _stop() -> None:
     else:
         raise RunError("the program starts processes faster than they can be stopped between its turns")
     deadline = time.monotonic() + _STOPPED_S
-    while runs := {pid: tree.state(pid) for pid in stopped if not _stands(pid)}:
+    while runs := {pid: processes.state(pid) for pid in stopped if not _stands(pid)}:
         if time.monotonic() > deadline:
             raise RunError(f"processes of the program do not stop between its turns (pid: state): {runs}")
         time.sleep(_LOOK_S)
@@ -171,13 +167,11 @@ def _stands(pid: int) -> bool:
     vfork(2), used by Python's subprocess and posix_spawn(3), returns to the parent only after the child's exec. If the
     child was stopped before, the parent stops when vfork returns.
     """
-    state = tree.state(pid)
-    return state in _STANDING or (state == "D" and any(tree.state(child) in ("T", "t") for child in tree.children(pid)))
+    state, children = processes.state(pid), processes.children(pid)
+    return state in _STANDING or (state == "D" and any(processes.state(child) in ("T", "t") for child in children))
 
 
-def _signal(processes: set[int], number: signal.Signals) -> None:
-    for pid in processes:
-        try:
+def _signal(pids: set[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
-        except (ProcessLookupError, PermissionError):
-            continue

@@ -20,8 +20,10 @@ def frame() -> dict[str, Any]:
     return {"schema": SCHEMA, "bench": {"digest": digest.bench_digest()}}
 
 
-def check_writable(path: str) -> None:
-    """Raise BenchError if the record cannot be written, before any work is done."""
+def check_writable(path: str | None) -> None:
+    """Raise BenchError if a file cannot be written, before any work is done; None is standard output."""
+    if path is None:
+        return
     folder = os.path.dirname(os.path.realpath(path))
     if os.path.isdir(path):
         raise BenchError(f"{path} is a folder; name a file")

@@ -21,15 +21,12 @@ _PEAK = 192  # 255 - _NOISE_MASK: the brightest pixel before noise
 def generate(name: str, shape: Shape, classes: int, train: int, test: int) -> list[bytes]:
     """Return [train images, train labels, test images, test labels] as bytes; ``shape`` is (C, H, W)."""
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
-    prototypes = _prototypes(random.Random(seed), shape, classes)
+    source = random.Random(seed)
+    prototypes = [[_prototype(source, shape) for _ in range(_PROTOTYPES)] for _ in range(classes)]
     buffers = []
     for offset, count in ((1, train), (2, test)):
         buffers += _images(random.Random(seed + offset), prototypes, shape, count)
     return buffers
-
-
-def _prototypes(source: random.Random, shape: Shape, classes: int) -> list[list[bytes]]:
-    return [[_prototype(source, shape) for _ in range(_PROTOTYPES)] for _ in range(classes)]
 
 
 def _prototype(source: random.Random, shape: Shape) -> bytes:

@@ -6,7 +6,6 @@ threads spin meanwhile.
 
 from __future__ import annotations
 
-import os
 import resource
 import threading
 import time
@@ -14,31 +13,22 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
 from bench import perf_events
-from bench.evidence.reading import attempt, text
+from bench.evidence import processes
+from bench.evidence.reading import attempt
 
 #: A thread that was on a CPU for at least this share of the time was busy.
 _BUSY = 0.01
 #: A reading takes about 20 us. One that takes longer than this is repeated, up to so many times.
 _MOMENT_NS, _TRIES = 200_000, 5
-_COUNTED = (
-    "wall_ns",
-    "cpu_ns",
-    "user_ns",
-    "system_ns",
-    "minor_faults",
-    "major_faults",
-    "voluntary_switches",
-    "involuntary_switches",
-)
 
 
 class Reading(NamedTuple):
-    """Counters: of this thread in the order of ``_COUNTED``, its wait, and (CPU, wait) of the other threads.
+    """Counters: of this thread by name, its wait, and (CPU, wait) of the other threads.
 
     ``waited_ns`` is None if the kernel keeps no scheduler statistics. ``hardware`` is a reading of ``perf_events``.
     """
 
-    counted: tuple[int, ...]
+    counted: dict[str, int]
     waited_ns: Optional[int]  # noqa: UP045 - a NamedTuple of Python 3.9
     others: dict[int, tuple[int, int]]
     hardware: perf_events.Counts = {}  # noqa: RUF012 - a NamedTuple's default, never changed
@@ -50,33 +40,33 @@ def read() -> Reading:
     return Reading(*_own(), others, hardware)
 
 
-def _own() -> tuple[tuple[int, ...], int | None]:
+def _own() -> tuple[dict[str, int], int | None]:
     """Return this thread's counters, all from the same moment: repeat the reading if the thread lost its CPU."""
     own = threading.get_native_id()
     for _ in range(_TRIES):
-        began_ns, scheduled = time.perf_counter_ns(), _run_and_wait_ns(own)
+        began_ns, scheduled = time.perf_counter_ns(), processes.scheduled("self", own)
         counted = _counters(time.thread_time_ns(), resource.getrusage(resource.RUSAGE_THREAD))
-        if counted[0] - began_ns < _MOMENT_NS:
+        if counted["wall_ns"] - began_ns < _MOMENT_NS:
             break
-    return counted, scheduled and scheduled[1]
+    return counted, scheduled and scheduled.waited_ns
 
 
 def _others() -> dict[int, tuple[int, int]]:
-    threads = {number: _run_and_wait_ns(number) for number in map(int, os.listdir("/proc/self/task"))}
+    threads = {number: processes.scheduled("self", number) for number in processes.threads("self")}
     return {number: thread for number, thread in threads.items() if thread and number != threading.get_native_id()}
 
 
-def _counters(cpu_ns: int, usage: resource.struct_rusage) -> tuple[int, ...]:
-    return (
-        time.perf_counter_ns(),
-        cpu_ns,
-        round(usage.ru_utime * 1e9),
-        round(usage.ru_stime * 1e9),
-        usage.ru_minflt,
-        usage.ru_majflt,
-        usage.ru_nvcsw,
-        usage.ru_nivcsw,
-    )
+def _counters(cpu_ns: int, usage: resource.struct_rusage) -> dict[str, int]:
+    return {
+        "wall_ns": time.perf_counter_ns(),
+        "cpu_ns": cpu_ns,
+        "user_ns": round(usage.ru_utime * 1e9),
+        "system_ns": round(usage.ru_stime * 1e9),
+        "minor_faults": usage.ru_minflt,
+        "major_faults": usage.ru_majflt,
+        "voluntary_switches": usage.ru_nvcsw,
+        "involuntary_switches": usage.ru_nivcsw,
+    }
 
 
 def since(before: Reading) -> dict[str, Any]:
@@ -86,7 +76,7 @@ def since(before: Reading) -> dict[str, Any]:
 
 def between(before: Reading, after: Reading) -> dict[str, Any]:
     """Return the increase of each counter from one reading to a later one."""
-    grown = dict(zip(_COUNTED, (late - early for early, late in zip(before.counted, after.counted))))
+    grown = {name: late - before.counted[name] for name, late in after.counted.items()}
     known = before.waited_ns is not None and after.waited_ns is not None
     others = {number: _grown(before.others.get(number, (0, 0)), counted) for number, counted in after.others.items()}
     busy = [ran >= _BUSY * grown["wall_ns"] for ran, _ in others.values()]
@@ -112,11 +102,11 @@ def _grown(before: tuple[int, int], after: tuple[int, int]) -> tuple[int, int]:
 def whole_life(began_ns: int, cpu_ns: int, usage: resource.struct_rusage, schedstat: str) -> dict[str, Any]:
     """Return the counters of the first thread from its start at ``began_ns`` until the program ended."""
     ended = Reading(_counters(cpu_ns, usage), int(schedstat.split()[1]) if schedstat else None, _others())
-    return between(Reading((began_ns, *[0] * (len(_COUNTED) - 1)), 0, {}), ended)
+    return between(Reading({**dict.fromkeys(ended.counted, 0), "wall_ns": began_ns}, 0, {}), ended)
 
 
 def sum_intervals(parts: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
-    """Return the sum over several intervals of one thread, None if one was not read; ``others.busy`` is the maximum."""
+    """Return the sum of each counter over several intervals, None if one was not read; ``busy`` is the maximum."""
     if not parts or None in parts:
         return None
     total: dict[str, Any] = {}
@@ -132,9 +122,3 @@ def sum_intervals(parts: Sequence[dict[str, Any] | None]) -> dict[str, Any] | No
 def attempt_read() -> Reading | None:
     """Return ``read()``, None if this machine has no counters for threads."""
     return attempt(read)
-
-
-def _run_and_wait_ns(thread: int) -> tuple[int, int] | None:
-    """Return nanoseconds on a CPU and nanoseconds waiting for one: https://docs.kernel.org/scheduler/sched-stats.html."""
-    words = (text(f"/proc/self/task/{thread}/schedstat") or "").split()
-    return (int(words[0]), int(words[1])) if len(words) > 1 else None

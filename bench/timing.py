@@ -5,14 +5,14 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from bench import counters, step_thread
-from bench.cold import turn_start
+from bench.early_steps import second_half, turn_start
 from bench.gate import Gate, Turn
 from bench.place import Place
 from bench.record import finite
@@ -22,6 +22,8 @@ from bench.tensors import Batch
 #: A steady-state run lasts at most LONGEST times its seconds. It is extended while it has fewer than ENOUGH steps, or
 #: while the medians of the last two quarters differ by more than _SAME.
 LONGEST, ENOUGH, _SAME = 3, 60, 0.03
+#: The last stretch may be this share of the time too short: a further stretch of a few steps would tell nothing.
+_REST = 0.05
 
 
 @dataclass(frozen=True)
@@ -49,48 +51,40 @@ class Length:
 
 
 @dataclass(frozen=True)
-class Taken:
-    """A turn: nanoseconds of the steps set apart, and the number of counted steps after them."""
+class _Stretch:
+    """A stretch of consecutive timed steps, after ``apart_ns`` of steps set apart at the start of a turn."""
 
     apart_ns: Sequence[int]
-    steps: int
-
-
-@dataclass(frozen=True)
-class _Stretch:
-    """A stretch of consecutive timed steps."""
-
     waits_ns: Sequence[int]
     steps_ns: Sequence[int]
     total_ns: int
     samples: int
-    counted: Mapping[str, float | None]
+    counted: dict[str, Any]
     thread: dict[str, Any] | None
 
 
 @dataclass(frozen=True)
 class Timed:
-    """The loop's result in nanoseconds; ``waits_ns`` is the part of each step that waited for its batch.
+    """The loop's result. ``times`` are its part of the record's ``timing``; undefined values are None.
 
-    ``total_ns`` is from the start of the first timed step to the end of all work; in an interleaved run, the sum over
-    the counted steps of all turns. ``turns`` is None for uninterrupted runs, and ``turn_start`` comes from
-    ``bench.cold``. Undefined values are None.
+    ``training_ns`` in it is from the start of the first timed step to the end of all work; in an interleaved run, the
+    sum over the counted steps of all turns. ``turns`` is None for uninterrupted runs. ``waits_ns`` is the part of each
+    step that waited for its batch, and ``turn_start`` comes from ``bench.early_steps``.
     """
 
-    steps_ns: Sequence[int]
+    times: dict[str, Any]
     waits_ns: Sequence[int]
-    epochs_ns: Sequence[int]
-    total_ns: int
     samples: int
-    compile_ns: int | None
-    first_step_ns: int | None
-    warmup_ns: int
     losses: Sequence[float]
     last_loss: float | None
-    counted: dict[str, float | None]
-    turns: Sequence[Taken] | None = None
-    turn_start: float | None = None
-    thread: dict[str, Any] | None = None
+    counted: dict[str, Any]
+    turn_start: float | None
+    thread: dict[str, Any] | None
+
+    @property
+    def steps_ns(self) -> list[int]:
+        """The time of each step."""
+        return self.times["steps_ns"]
 
     @property
     def working_ns(self) -> list[int]:
@@ -114,7 +108,6 @@ class Loop:
         self._losses: list[Tensor] = []
         self._loss: Tensor | None = None
         self._stretches: list[_Stretch] = []
-        self._turns: list[Taken] = []
         self._samples = 0
         self._is_timed = False
         self.goes_on_s: float | None = None
@@ -164,8 +157,7 @@ class Loop:
             yield from self._window(range(turn.apart))
             apart = self._closed().steps_ns
         yield from self._window(range(turn.counted))
-        self._stretches.append(self._closed())
-        self._turns.append(Taken(apart, turn.counted))
+        self._stretches.append(self._closed(apart))
 
     def _window(self, steps: Iterable[int]) -> Iterator[Batch]:
         """Yield a batch for each of ``steps``, as one timed stretch that all processes start together."""
@@ -181,14 +173,14 @@ class Loop:
             self._samples += batch.total
             yield batch
 
-    def _closed(self) -> _Stretch:
+    def _closed(self, apart_ns: Sequence[int] = ()) -> _Stretch:
         """Wait for all work since the last ``begin``, and return it as a stretch."""
         parts_ns = self._device.durations_ns()
         thread = step_thread.since(self._thread) if self._thread else None
         counted = counters.since(self._before)
         waits_ns = parts_ns[0::2]
         steps_ns = [wait + work for wait, work in zip(waits_ns, parts_ns[1::2])]
-        return _Stretch(waits_ns, steps_ns, self._device.total_ns(), self._samples, counted, thread)
+        return _Stretch(apart_ns, waits_ns, steps_ns, self._device.total_ns(), self._samples, counted, thread)
 
     def done(self, loss: Tensor | None) -> None:
         """Note that the step is submitted to the device."""
@@ -200,51 +192,85 @@ class Loop:
         """Stop the clock when all work is complete; return the measurements."""
         if self._gate is None:
             self._stretches.append(self._closed())
-        counted = dict(_sum_counters(self._stretches), peak_rss_bytes=counters.peak_rss_bytes())
-        peak_gpu_bytes = self._device.peak_bytes()
+        counted = step_thread.sum_intervals([stretch.counted for stretch in self._stretches]) or {}
+        counted |= {"peak_rss_bytes": counters.peak_rss_bytes(), "peak_gpu_bytes": self._device.peak_bytes()}
+        takes_turns, parts = self._gate is not None, self._parts()
         if self._gate is not None:
             self.goes_on_s = self._gate.end()
         steps_ns = [step_ns for stretch in self._stretches for step_ns in stretch.steps_ns]
-        compile_ns, first_ns, warmup_ns = self._untimed()
+        waits_ns = [wait for stretch in self._stretches for wait in stretch.waits_ns]
+        turns = [{"apart_ns": list(apart), "steps": len(counted_steps)} for apart, counted_steps in parts]
         last_loss = [] if self._loss is None else [self._loss]
         return Timed(
-            steps_ns=steps_ns,
-            waits_ns=[wait for stretch in self._stretches for wait in stretch.waits_ns],
-            # Some steps of each turn are set apart, so no epoch is complete.
-            epochs_ns=_epochs(steps_ns, self.length.epoch) if self._gate is None else [],
-            total_ns=sum(stretch.total_ns for stretch in self._stretches),
+            times={
+                **self._untimed(),
+                "steps_ns": steps_ns,
+                # Some steps of each turn are set apart, so no epoch is complete.
+                "epochs_ns": [] if takes_turns else _epochs(steps_ns, self.length.epoch),
+                "data_wait_ns": sum(waits_ns),
+                "training_ns": sum(stretch.total_ns for stretch in self._stretches),
+                "turns": turns if takes_turns else None,
+            },
+            waits_ns=waits_ns,
             samples=sum(stretch.samples for stretch in self._stretches),
-            compile_ns=compile_ns,
-            first_step_ns=first_ns,
-            warmup_ns=warmup_ns,
             losses=self._place.means(self._losses),
             last_loss=finite(next(iter(self._place.means(last_loss)), None)),
-            counted=dict(counted, peak_gpu_bytes=peak_gpu_bytes),
-            turns=None if self._gate is None else self._turns,
-            turn_start=None if self._gate is None else turn_start(self._parts()),
+            counted=counted,
+            turn_start=turn_start(parts) if takes_turns else None,
             thread=step_thread.sum_intervals([stretch.thread for stretch in self._stretches]),
         )
 
     @property
     def ran_ns(self) -> int:
         """The time of all steps so far, except the first one, which runs next to other processes."""
-        apart_ns = sum(sum(turn.apart_ns) for turn in self._turns)
-        return sum(self._untimed_ns[1:]) + apart_ns + sum(stretch.total_ns for stretch in self._stretches)
+        return sum(self._untimed_ns[1:]) + sum(sum(stretch.apart_ns) + stretch.total_ns for stretch in self._stretches)
 
     def _parts(self) -> list[tuple[Sequence[int], Sequence[int]]]:
         """Return each turn's step times as (set apart, counted)."""
-        return [(turn.apart_ns, stretch.steps_ns) for turn, stretch in zip(self._turns, self._stretches)]
+        return [(stretch.apart_ns, stretch.steps_ns) for stretch in self._stretches]
 
-    def _untimed(self) -> tuple[int | None, int | None, int]:
-        """Return nanoseconds of compiling, of the first step that did not compile, and of the warm-up."""
-        untimed, checked = self._untimed_ns, self.length.checked
-        compiling = int(self.length.compiles)
-        first_step = untimed[compiling] if len(untimed) > compiling else None
+    def _untimed(self) -> dict[str, int | None]:
+        """Return the times of compiling, of the warm-up, and of the first step that did not compile."""
+        untimed, compiling = self._untimed_ns, int(self.length.compiles)
         # torch_xla reports its own compile time, which includes later compilations.
         compile_ns = self._device.compile_ns()
-        if compile_ns is None and compiling:
-            compile_ns = untimed[0]
-        return compile_ns, first_step, sum(untimed[max(checked, compiling) :])
+        return {
+            "compile_ns": untimed[0] if compile_ns is None and compiling else compile_ns,
+            "warmup_ns": sum(untimed[max(self.length.checked, compiling) :]),
+            "first_step_ns": untimed[compiling] if len(untimed) > compiling else None,
+        }
+
+
+class LaterSteps(Loop):
+    """The steps of a process that goes on after its trial (docs/record.md): for ``seconds``, after steps of ``ran_ns``.
+
+    ``step_ns`` is the mean time of a step of the trial. The length of each stretch comes from the gate.
+    """
+
+    def __init__(
+        self, source: Iterator[Batch], place: Place, gate: Gate, seconds: float, ran_ns: int, step_ns: float
+    ) -> None:
+        super().__init__(source, place, Length(checked=0, warm_up=0, timed=0, epoch=0), gate)
+        self._stop_line, self._after_ns, self._length_ns = gate, ran_ns, round(1e9 * seconds)
+        self._step_ns = self._trial_step_ns = step_ns
+
+    def __iter__(self) -> Iterator[Batch]:
+        while steps_left := self._steps_left():
+            yield from self._turn(self._stop_line.turn(steps_left))
+            stretch = self._stretches[-1]
+            self._step_ns = stretch.total_ns / len(stretch.steps_ns)
+        self._stop_line.end()
+
+    def _steps_left(self) -> int:
+        """Return how many steps remain if they are as fast as those of the last stretch."""
+        left_ns = self._length_ns - self.ran_ns
+        return -int(-left_ns // self._step_ns) if left_ns > _REST * self._length_ns else 0
+
+    def times(self) -> dict[str, Any]:
+        """Return the times of all its steps, and of those before them, in the record's form."""
+        stretches = [{"apart_ns": list(apart), "counted_ns": list(counted)} for apart, counted in self._parts()]
+        means = second_half(self._parts(), self._trial_step_ns, self._after_ns)
+        return {**means, "after_ns": self._after_ns, "stretches": stretches}
 
 
 def drive(step: Step, loop: Loop) -> None:
@@ -273,16 +299,6 @@ def _looks_steady(steps_ns: Sequence[int]) -> bool:
         return False
     earlier, later = (statistics.median(part) for part in (steps_ns[-2 * quarter : -quarter], steps_ns[-quarter:]))
     return abs(later - earlier) <= _SAME * earlier
-
-
-def _sum_counters(stretches: Sequence[_Stretch]) -> dict[str, float | None]:
-    """Return the counters summed over all stretches; None if any of them could not be read."""
-    sums: dict[str, float | None] = {}
-    for name in stretches[0].counted:
-        parts = [stretch.counted[name] for stretch in stretches]
-        known_parts = [part for part in parts if part is not None]
-        sums[name] = sum(known_parts) if len(known_parts) == len(parts) else None
-    return sums
 
 
 def _epochs(steps_ns: Sequence[int], epoch: int) -> list[int]:

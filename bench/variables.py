@@ -16,54 +16,10 @@ NAMES = "BENCH_VARIABLES"
 #: The variable with the comma-separated names of packages that checks of the run name.
 PACKAGES = "BENCH_PACKAGES"
 #: Runtimes, libraries and tools whose settings change how fast a program is.
-_PREFIXES = (
-    "OMP_",
-    "KMP_",
-    "GOMP_",
-    "LIBOMP_",
-    "MKL_",
-    "OPENBLAS_",
-    "GOTO_",
-    "BLIS_",
-    "VECLIB_",
-    "NUMEXPR_",
-    "TBB_",
-    "DNNL_",
-    "ONEDNN_",
-    "MALLOC_",
-    "_RJEM_MALLOC_",
-    "JEMALLOC_",
-    "TCMALLOC_",
-    "MIMALLOC_",
-    "GLIBC_",
-    "LD_",
-    "CUDA_",
-    "CUBLAS",
-    "CUDNN_",
-    "NVIDIA_",
-    "HIP_",
-    "HSA_",
-    "ROCR_",
-    "MIOPEN_",
-    "ZE_",
-    "ONEAPI_",
-    "SYCL_",
-    "NCCL_",
-    "TORCH_NCCL_",
-    "GLOO_",
-    "UCX_",
-    "FI_",
-    "TORCH",
-    "PYTORCH_",
-    "ATEN_",
-    "TRITON_",
-    "XLA_",
-    "PJRT_",
-    "TPU_",
-    "HOROVOD_",
-    "PYTHON",
-    "LC_",
-    "BENCH_",
+_BEARING = re.compile(
+    "(OMP|KMP|GOMP|LIBOMP|MKL|OPENBLAS|GOTO|BLIS|VECLIB|NUMEXPR|TBB|DNNL|ONEDNN|MALLOC|_RJEM_MALLOC|JEMALLOC|TCMALLOC"
+    "|MIMALLOC|GLIBC|LD|CUDA|CUDNN|NVIDIA|HIP|HSA|ROCR|MIOPEN|ZE|ONEAPI|SYCL|NCCL|GLOO|UCX|FI|PYTORCH|ATEN|TRITON|XLA"
+    "|PJRT|TPU|HOROVOD|LC|BENCH)_|CUBLAS|TORCH|PYTHON"
 )
 _NAMES = frozenset({"LANG", "TMPDIR", "TOKENIZERS_PARALLELISM", "SLURM_CPU_BIND", "SLURM_MEM_BIND"})
 _PLACES = frozenset({"TORCHINDUCTOR_CACHE_DIR"})  # a folder of each trial
@@ -74,7 +30,7 @@ _USERINFO = re.compile(r"(https?://|[A-Za-z][A-Za-z0-9+.-]*://(?=[^\s/?#@:\"'\\]
 
 def bears_on_performance(name: str) -> bool:
     """Return whether a variable's value is always recorded."""
-    return name in _NAMES or (name.startswith(_PREFIXES) and name not in _PLACES and not _SECRET.search(name))
+    return name in _NAMES or bool(_BEARING.match(name) and name not in _PLACES and not _SECRET.search(name))
 
 
 def shown(name: str, value: str, named: Collection[str] = ()) -> str:

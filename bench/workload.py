@@ -17,7 +17,7 @@ from bench.evidence import machine
 from bench.evidence.reading import attempt
 from bench.gate import Gate
 from bench.options import Options
-from bench.parallel import choices
+from bench.parallel import choices, launch, observed
 
 if TYPE_CHECKING:
     from bench.parallel.nodes import Node
@@ -44,20 +44,20 @@ def run(
     if look_s is not None and (gate or choices.has_ranks(options)):
         raise BenchError("--look: a long look is at one process that takes no turns")
     if member is None and choices.has_ranks(options):
-        from bench.parallel import launch
-
         return launch.run(options, data_dir, node)
     early_evidence = evidence.before_torch()
     import_ns = _import_torch()
     affinity_after = attempt(machine.affinity)
-    document = dict(
-        record.frame(), workload={"digest": digest.options_digest(options), "options": options}, skipped=None
-    )
+    workload = {"digest": digest.options_digest(options), "options": options}
+    document = dict(record.frame(), workload=workload, skipped=None)
     place: Place | None = None
 
-    def finish(measured: dict[str, Any], steal: int | None = None) -> dict[str, Any]:
-        document.update(measured, evidence=evidence.collect(early_evidence, affinity_after, steal))
-        _add_parallel_part(document, options, place, member)
+    def finish(measured: dict[str, Any]) -> dict[str, Any]:
+        steal_ticks = measured.pop("steal_ticks", None)
+        document.update(measured, evidence=evidence.collect(early_evidence, affinity_after, steal_ticks))
+        if choices.is_chosen(options):
+            document["evidence"]["parallel"] = observed.evidence(options, place)
+            document.update({"rank": member.facts()} if member else {})
         return document
 
     try:
@@ -69,22 +69,15 @@ def run(
         ):
             from bench import trial
 
-            waits_at = Gate(gate) if gate else None
-            measured, steal = trial.measure(
-                resolved_options, prepared, place, import_ns, waits_at, look_s, lambda *trial: keep(finish(*trial))
-            )
+            measured = trial.measure(
+                resolved_options, prepared, place, import_ns, Gate(gate) if gate else None, look_s,
+                lambda trial: keep(finish(trial)),
+            )  # fmt: skip
         if "evidence" not in document:
-            finish(measured, steal)
+            finish(measured)
     except SkipError as reason:
         finish(dict(dict.fromkeys(_MEASURED), skipped=str(reason)))
     return document
-
-
-def _add_parallel_part(document: dict[str, Any], options: Options, place: Place | None, member: Member | None) -> None:
-    if choices.is_chosen(options):
-        from bench.parallel import seen
-
-        seen.add(document, options, place, member)
 
 
 def _placed(options: Options, member: Member | None, cpus: Sequence[int] | None) -> AbstractContextManager[Place]:
@@ -119,17 +112,15 @@ def _import_torch() -> int:
     return time.perf_counter_ns() - start
 
 
-def _data(options: Options, data_dir: str | None) -> AbstractContextManager[data_sets.Prepared | None]:
-    return nullcontext() if options["collective"] != "none" else _prepared(options["data"], data_dir)
-
-
 @contextmanager
-def _prepared(name: str, data_dir: str | None) -> Iterator[data_sets.Prepared]:
-    """Yield the data set, found or prepared in ``data_dir``, otherwise in a temporary folder."""
-    prepared = data_sets.find(name, data_dir) if data_dir else None
-    if prepared is None and data_dir and os.access(data_dir, os.W_OK):
-        prepared = data_sets.prepare(name, data_dir, offline=True)
-    if prepared is not None:
+def _data(options: Options, data_dir: str | None) -> Iterator[data_sets.Prepared | None]:
+    """Yield the data set, found or prepared in ``data_dir``, otherwise in a temporary folder; None for a collective."""
+    name, prepared = options["data"], None
+    if data_dir and options["collective"] == "none":
+        prepared = data_sets.find(name, data_dir)
+        if prepared is None and os.access(data_dir, os.W_OK):
+            prepared = data_sets.prepare(name, data_dir, offline=True)
+    if prepared is not None or options["collective"] != "none":
         yield prepared
         return
     try:

@@ -30,9 +30,9 @@ def work(file: Path, cpu_s: float = 0.2) -> str:
 def counted(file: str) -> None:
     looked, looks = tree.Watch._look, 0
 
-    def look(watch: tree.Watch, pids: list[int], last: bool = False) -> None:
+    def look(watch: tree.Watch, last: bool = False) -> None:
         nonlocal looks
-        looked(watch, pids, last)
+        looked(watch, last)
         looks += 1
         Path(f"{file}.new").write_text(f"{looks}\n")
         Path(f"{file}.new").replace(file)

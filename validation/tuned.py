@@ -24,7 +24,7 @@ from typing import Any
 from envmatrix.api.program.bench import ProgramRequest
 from envmatrix.api.tuning import search as tunes
 from envmatrix.errors import EnvmatrixError, InputError
-from envmatrix.search.progress import watch_step
+from envmatrix.search.loop import watch_step
 from envmatrix.search.study import StudyFolder
 from envmatrix.system.atomic_files import append_line, write_whole
 from validation import measured_parts as parts
@@ -90,11 +90,11 @@ def search(chosen: argparse.Namespace, what: Mapping[str, Any], folder: Path) ->
     if StudyFolder(folder).steps():
         begun = tunes.resume_study(folder, None, progress, what.get("matrix"))
     else:
-        sought = tunes.SearchRequest(chosen.budget, None, folder.name, folder.parent)
+        request = tunes.SearchRequest(folder.parent, folder.name, progress=progress, budget=chosen.budget)
         begun = (
-            tunes.begin_program_search(asked_of(what), sought, progress, lambda _: None)
+            tunes.begin_program_search(asked_of(what), request, lambda _: None)
             if "program" in what
-            else tunes.begin_design_search(what["design"], sought, what["engine"], what["matrix"], progress)
+            else tunes.begin_design_search(what["design"], request, what["engine"], what["matrix"])
         )
     return not tunes.finish_search(begun, partial(watch_step, quiet=False, tell=progress)).interrupted
 

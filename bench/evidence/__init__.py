@@ -15,6 +15,7 @@ from bench.evidence import (
     blas,
     collectives,
     cuda,
+    dynamic,
     inductor,
     machine,
     malloc,
@@ -76,7 +77,7 @@ def collect(
         "cuda": attempt(cuda.collect) if torch else None,
         "xla": attempt(xla.collect) if torch else None,
         "packages": attempt(packages.collect),
-        "libraries": attempt(machine.libraries),
-        "preloaded": attempt(lambda: outside.preloaded_files(outside.preload_names(), machine.libraries())),
+        "libraries": attempt(dynamic.loaded_paths),
+        "preloaded": attempt(lambda: outside.preloaded_files(outside.preload_names(), dynamic.loaded_paths())),
         "variables": first["variables"],
     }

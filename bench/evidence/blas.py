@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from typing import Any
 
 from bench.evidence import dynamic
-from bench.evidence.reading import attempt
+from bench.evidence.reading import attempt, first_match
 
 
 def collect() -> dict[str, Any]:
@@ -17,19 +16,12 @@ def collect() -> dict[str, Any]:
     PyTorch's wheels link MKL statically into libtorch_cpu, so that file is the library and ``built_with`` is mkl.
     """
     path = dynamic.symbol_owner("sgemm_") or dynamic.symbol_owner("cblas_sgemm")
+    torch = sys.modules.get("torch")
+    build = attempt(torch.__config__.show) if torch else None
     return {
         "library": dynamic.short_name(path) if path else None,
         "path": os.path.realpath(path) if path else None,
-        "built_with": attempt(_built_with),
-        "mkl_version": attempt(lambda: _from_config(r"Math Kernel Library Version ([0-9.]+)")),
-        "onednn_version": attempt(lambda: _from_config(r"(?:MKL-DNN|oneDNN) v([0-9.]+)")),
+        "built_with": first_match(r"BLAS_INFO=(\w+)", build) or first_match(r"\bBLAS=(\w+)", build),
+        "mkl_version": first_match(r"Math Kernel Library Version ([0-9.]+)", build),
+        "onednn_version": first_match(r"(?:MKL-DNN|oneDNN) v([0-9.]+)", build),
     }
-
-
-def _from_config(pattern: str) -> str | None:
-    match = re.search(pattern, sys.modules["torch"].__config__.show())
-    return match[1] if match else None
-
-
-def _built_with() -> str | None:
-    return _from_config(r"BLAS_INFO=(\w+)") or _from_config(r"\bBLAS=(\w+)")

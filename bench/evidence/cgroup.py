@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
+from functools import partial
 
 from bench.evidence.reading import attempt, number, text
 
@@ -24,8 +25,7 @@ def memberships() -> dict[str, str]:
 
 def memory_limit_bytes() -> int | None:
     """Return the tightest memory limit of this group and its parents, or None if there is none."""
-    limits = [value for value in _values("memory", "memory.limit_in_bytes", "memory.max") if value < _UNLIMITED]
-    return min(limits) if limits else None
+    return _tightest("memory", "memory.limit_in_bytes", "memory.max")
 
 
 def oom_kills() -> int | None:
@@ -47,12 +47,8 @@ def memory_ran_out(kills: int | None) -> str:
 
 def events() -> int | None:
     """Open the file that signals when this version 2 group is frozen, or return None if there is none."""
-    for folder in folders(""):
-        try:
-            return os.open(f"{folder}/cgroup.events", os.O_RDONLY)
-        except OSError:
-            continue
-    return None
+    files = (attempt(partial(os.open, f"{folder}/cgroup.events", os.O_RDONLY)) for folder in folders(""))
+    return next((file for file in files if file is not None), None)
 
 
 def cpu_limit() -> float | None:
@@ -104,16 +100,12 @@ def cpu_set() -> str | None:
 
 def pids_limit() -> int | None:
     """Return the limit on processes and threads, or None if there is none."""
-    limits = list(_values("pids", "pids.max", "pids.max"))
-    return min(limits) if limits else None
+    return _tightest("pids", "pids.max")
 
 
-def _values(controller: str, *names: str) -> Iterator[int]:
-    for folder in folders(controller):
-        for name in dict.fromkeys(names):
-            value = number(f"{folder}/{name}")
-            if value is not None:
-                yield value
+def _tightest(controller: str, *names: str) -> int | None:
+    limits = [number(f"{folder}/{name}") for folder in folders(controller) for name in names]
+    return min((limit for limit in limits if limit is not None and limit < _UNLIMITED), default=None)
 
 
 def folders(controller: str) -> Iterator[str]:

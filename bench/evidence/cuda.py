@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 import sys
 from collections.abc import Iterable
 from typing import Any
 
 from bench.evidence import dynamic
 from bench.evidence.nvml import Nvml
-from bench.evidence.reading import attempt, text
+from bench.evidence.reading import attempt, first_match, text
 
 _LIBRARIES = ("libcuda", "libcudart", "libcudnn", "libcublas", "libcublasLt", "libnccl", "libnvidia-ml", "libnvrtc")
 
@@ -25,8 +24,8 @@ def collect() -> dict[str, Any]:
         "used": is_initialized,
         "built_with": attempt(lambda: torch.version.cuda),
         "available": attempt(torch.cuda.is_available),
-        "driver": attempt(_kernel_driver),
-        "driver_cuda": attempt(lambda: _driver_cuda(paths)),
+        "driver": first_match(r"Module\s+([0-9.]+)", text("/proc/driver/nvidia/version")),
+        "driver_cuda": attempt(_driver_cuda),
         "cudnn": attempt(torch.backends.cudnn.version),
         "libraries": libraries_by_family(paths),
         "devices": attempt(lambda: _devices(torch)),
@@ -46,35 +45,33 @@ def libraries_by_family(paths: Iterable[str]) -> dict[str, list[str]]:
     return families
 
 
-def _kernel_driver() -> str | None:
-    """Return the version of the kernel driver from /proc, which needs no library."""
-    match = re.search(r"Module\s+([0-9.]+)", text("/proc/driver/nvidia/version") or "")
-    return match[1] if match else None
+def _driver_cuda() -> str:
+    """Return the newest CUDA version that the loaded driver supports: 12080 is 12.8."""
+    number = _driver_number("cuDriverGetVersion")
+    return f"{number // 1000}.{number % 1000 // 10}"
 
 
-def _driver_cuda(paths: Iterable[str]) -> str | None:
-    """Return the newest CUDA version that the loaded driver supports: 12080 is 12.8 (cuDriverGetVersion)."""
-    path = next(path for path in paths if os.path.basename(path).startswith("libcuda.so"))
+def _driver_number(function: str) -> int:
+    """Return what a function of the loaded driver (cuda.h) says. Raises an error if there is none, or it has none."""
+    path = next(path for path in dynamic.loaded_paths() if os.path.basename(path).startswith("libcuda.so"))
     number = ctypes.c_int()
-    if dynamic.library(path).cuDriverGetVersion(ctypes.byref(number)):
-        return None
-    return f"{number.value // 1000}.{number.value % 1000 // 10}"
+    if getattr(dynamic.library(path), function)(ctypes.byref(number)):
+        raise OSError(f"{function} failed")
+    return number.value
 
 
 def _devices(torch: Any) -> list[dict[str, Any]]:
-    if not torch.cuda.is_available():
-        return []
-    return [_device(torch.cuda.get_device_properties(number)) for number in range(torch.cuda.device_count())]
-
-
-def _device(properties: Any) -> dict[str, Any]:
-    return {
-        "name": properties.name,
-        "capability": f"{properties.major}.{properties.minor}",
-        "memory_bytes": properties.total_memory,
-        "multiprocessors": properties.multi_processor_count,
-        "uuid": str(getattr(properties, "uuid", "")) or None,
-    }
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return [
+        {
+            "name": properties.name,
+            "capability": f"{properties.major}.{properties.minor}",
+            "memory_bytes": properties.total_memory,
+            "multiprocessors": properties.multi_processor_count,
+            "uuid": str(getattr(properties, "uuid", "")) or None,
+        }
+        for properties in map(torch.cuda.get_device_properties, range(count))
+    ]
 
 
 def _settings(torch: Any, used: bool | None) -> dict[str, Any]:
@@ -89,7 +86,8 @@ def _settings(torch: Any, used: bool | None) -> dict[str, Any]:
         "expandable_segments": options.get("expandable_segments"),
         "allocator_options": {name: value for name, value in options.items() if isinstance(value, (bool, int, float))}
         or None,
-        "module_loading": attempt(_module_loading),
+        # CUDA 11.7 added the function; the numbers are those of cuda.h.
+        "module_loading": attempt(lambda: {1: "EAGER", 2: "LAZY"}.get(_driver_number("cuModuleGetLoadingMode"))),
         "tf32_probe": attempt(lambda: rounds_to_tf32(torch, "cuda")) if torch.cuda.is_available() else None,
         **_libraries_chosen(torch, used),
     }
@@ -126,15 +124,6 @@ def rounds_to_tf32(torch: Any, device: str) -> bool:
     number = 1 + 2.0**-12
     left_factor = torch.full((64, 64), number, device=device)
     return (left_factor @ torch.eye(64, device=device))[0, 0].item() != number
-
-
-def _module_loading() -> str | None:
-    """Return the driver's module loading mode (cuModuleGetLoadingMode, CUDA 11.7): 1 is eager, 2 lazy (cuda.h)."""
-    path = next(path for path in dynamic.loaded_paths() if os.path.basename(path).startswith("libcuda.so"))
-    mode = ctypes.c_int()
-    if dynamic.library(path).cuModuleGetLoadingMode(ctypes.byref(mode)):
-        return None
-    return {1: "EAGER", 2: "LAZY"}.get(mode.value)
 
 
 def nvml_evidence() -> dict[str, Any]:

@@ -8,28 +8,22 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from bench.evidence import elf
+from bench.evidence import elf, processes
 from bench.evidence.reading import attempt
 
 
 class _Info(ctypes.Structure):
-    _fields_ = (
-        ("file", ctypes.c_char_p),
-        ("base", ctypes.c_void_p),
-        ("symbol", ctypes.c_char_p),
-        ("address", ctypes.c_void_p),
-    )
+    _fields_ = (  # dladdr(3): Dl_info
+        ("file", ctypes.c_char_p), ("base", ctypes.c_void_p), ("symbol", ctypes.c_char_p), ("address", ctypes.c_void_p),
+    )  # fmt: skip
 
 
 def loaded_paths() -> list[str]:
     """Return the shared libraries mapped into this process, sorted."""
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
-        paths = {line.split(None, 5)[5].strip() for line in file if line.count("/")}
-    return sorted(path for path in paths if re.search(r"\.so($|\.)", path))
+    return sorted(processes.libraries("self"))
 
 
 def library(path: str) -> ctypes.CDLL:
@@ -37,20 +31,14 @@ def library(path: str) -> ctypes.CDLL:
     return ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
 
 
-def search_scopes(library_name: str = "libtorch_cpu.so") -> Iterator[ctypes.CDLL]:
-    """Yield the scopes to search in the linker's order: the global one, then PyTorch's library and its dependencies."""
-    yield ctypes.CDLL(None)
-    for path in attempt(loaded_paths) or []:
-        if os.path.basename(path).startswith(library_name):
-            handle = attempt(partial(library, path))
-            if handle is not None:
-                yield handle
-
-
 def symbol_owner(symbol: str, library_name: str = "libtorch_cpu.so") -> str | None:
-    """Return the path of the library that provides ``symbol`` to torch, or None if none defines it."""
-    for handle in search_scopes(library_name):
-        path = attempt(partial(_owner_in, handle, symbol))
+    """Return the path of the library that provides ``symbol`` to torch, or None if none defines it.
+
+    Searches in the linker's order: the global scope, then PyTorch's library and its dependencies.
+    """
+    torch_paths = [path for path in attempt(loaded_paths) or [] if os.path.basename(path).startswith(library_name)]
+    for scope in (None, *torch_paths):
+        path = attempt(partial(_owner_in, scope, symbol))
         if path and ".so" in os.path.basename(path):
             return path
         if path:
@@ -75,28 +63,19 @@ def _first_library_with(symbol: str) -> str | None:
     An executable that is not position independent (Debian's python3) and takes a function's address has a stub for it.
     Calls still go to the first library: https://www.airs.com/blog/archives/41
     """
-    for path in _link_order():
-        owner_path = attempt(partial(_owner_of, path, symbol))
+    for path, _ in _loaded_objects():
+        owner_path = attempt(partial(_owner_in, path, symbol))
         if owner_path and os.path.realpath(owner_path) == os.path.realpath(path):
             return path
     return None
-
-
-def _owner_of(path: str, symbol: str) -> str | None:
-    return _owner_in(library(path), symbol)
 
 
 class _Object(ctypes.Structure):
     _fields_ = (("base", ctypes.c_void_p), ("name", ctypes.c_char_p))  # the first fields of struct dl_phdr_info
 
 
-def _link_order() -> list[str]:
-    """Return the loaded libraries in the linker's search order: preloaded ones first."""
-    return [name for name, _ in _loaded_objects()]
-
-
 def _loaded_objects() -> list[tuple[str, int]]:
-    """Return path and base address of each loaded library, in the linker's search order."""
+    """Return path and base address of each loaded library, in the linker's search order: preloaded ones first."""
     objects = []
 
     @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Object), ctypes.c_size_t, ctypes.c_void_p)
@@ -108,7 +87,9 @@ def _loaded_objects() -> list[tuple[str, int]]:
     return [info for info in objects if "/" in info[0]]
 
 
-def _owner_in(handle: ctypes.CDLL, symbol: str) -> str | None:
+def _owner_in(path: str | None, symbol: str) -> str | None:
+    """Return the library in which a loaded one, or with None the whole process, finds a symbol."""
+    handle = library(path) if path else ctypes.CDLL(None)
     return _file_of(ctypes.cast(getattr(handle, symbol), ctypes.c_void_p))
 
 

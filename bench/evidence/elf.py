@@ -8,14 +8,14 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple, Union
+from contextlib import contextmanager
+from typing import NamedTuple
 
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
 _NEEDED, _STRTAB, _SYMTAB, _GNU_HASH = 1, 5, 6, 0x6FFFFEF5
 _JUMPS, _JUMPS_BYTES = 23, 2
 _TABLES = (_STRTAB, _SYMTAB, _GNU_HASH, _JUMPS, _JUMPS_BYTES)
 _SYMBOL_BYTES = 24
-Bytes = Union[bytes, mmap.mmap]
 
 
 class _Segment(NamedTuple):
@@ -27,9 +27,7 @@ class _Segment(NamedTuple):
 
 def defines(path: str, symbol: str) -> bool:
     """Return whether a 64-bit little-endian ELF file exports ``symbol``. Raises OSError or ValueError if unreadable."""
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        segments = _segments(content)
-        tables = _tables(content, segments)
+    with _opened(path) as (content, segments, tables):
         if not {_STRTAB, _SYMTAB, _GNU_HASH} <= set(tables):
             return False
         offsets = {tag: _offset(address, segments) for tag, address in tables.items()}
@@ -38,9 +36,7 @@ def defines(path: str, symbol: str) -> bool:
 
 def jump_slot(path: str, symbol: str) -> int | None:
     """Return the offset, from the load address, of a file's jump slot for an external function; None if it has none."""
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        segments = _segments(content)
-        tables = _tables(content, segments)
+    with _opened(path) as (content, segments, tables):
         if not {_STRTAB, _SYMTAB, _JUMPS, _JUMPS_BYTES} <= set(tables):
             return None
         names, symbols, jumps = (_offset(tables[tag], segments) for tag in (_STRTAB, _SYMTAB, _JUMPS))
@@ -56,16 +52,23 @@ def needed_libraries(path: str) -> list[str] | None:
 
     Raises OSError or ValueError if the file cannot be read.
     """
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        segments = _segments(content)
+    with _opened(path) as (content, segments, tables):
         if all(segment.kind != _PT_INTERP for segment in segments):
             return None
-        names = _offset(_tables(content, segments)[_STRTAB], segments)
+        names = _offset(tables[_STRTAB], segments)
         starts = [names + value for tag, value in _dynamic(content, segments) if tag == _NEEDED]
         return [content[start : content.find(b"\0", start)].decode() for start in starts]
 
 
-def _segments(content: Bytes) -> list[_Segment]:
+@contextmanager
+def _opened(path: str) -> Iterator[tuple[mmap.mmap, list[_Segment], dict[int, int]]]:
+    """Yield a file's content, its segments, and the addresses of its tables."""
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        segments = _segments(content)
+        yield content, segments, {tag: value for tag, value in _dynamic(content, segments) if tag in _TABLES}
+
+
+def _segments(content: mmap.mmap) -> list[_Segment]:
     if content[:6] != b"\x7fELF\x02\x01":
         raise ValueError("no 64-bit little-endian ELF file")
     (start,) = struct.unpack_from("<Q", content, 32)
@@ -77,15 +80,11 @@ def _segments(content: Bytes) -> list[_Segment]:
     return segments
 
 
-def _dynamic(content: Bytes, segments: list[_Segment]) -> Iterator[tuple[int, int]]:
+def _dynamic(content: mmap.mmap, segments: list[_Segment]) -> Iterator[tuple[int, int]]:
     for segment in segments:
         if segment.kind == _PT_DYNAMIC:
             for at in range(segment.offset, segment.offset + segment.bytes, 16):
                 yield struct.unpack_from("<qQ", content, at)
-
-
-def _tables(content: Bytes, segments: list[_Segment]) -> dict[int, int]:
-    return {tag: value for tag, value in _dynamic(content, segments) if tag in _TABLES}
 
 
 def _offset(address: int, segments: list[_Segment]) -> int:
@@ -95,7 +94,7 @@ def _offset(address: int, segments: list[_Segment]) -> int:
     raise ValueError("a table is in no segment")
 
 
-def _is_in_hash_table(content: Bytes, symbol: bytes, table: int, symbols: int, names: int) -> bool:
+def _is_in_hash_table(content: mmap.mmap, symbol: bytes, table: int, symbols: int, names: int) -> bool:
     count, first_symbol, words, _ = struct.unpack_from("<4I", content, table)
     buckets = table + 16 + 8 * words
     symbol_hash = _hash(symbol)

@@ -44,15 +44,17 @@ def _cpp_wrapped() -> bool:
 
     torch's own list of these modules is empty here, because its caches are off.
     """
-    return any(type(item) is ModuleType and _ENTRY in item.__name__ for item in gc.get_objects())
+    return any(_ENTRY in module.__name__ for module in _modules())
 
 
 def _zentorch_calls() -> int:
     """Return how many calls of zentorch's operators the compiled graphs contain."""
-    paths = {str(item.__file__) for item in gc.get_objects() if type(item) is ModuleType and _is_graph(item)}
+    # A module that Inductor generated has a function that calls a graph.
+    graphs = [module for module in _modules() if "torch._inductor" in module.__name__ and hasattr(module, "call")]
+    paths = {str(module.__file__) for module in graphs if module.__file__}
     return sum(len(_ZENTORCH_CALL.findall(text(path) or "")) for path in paths)
 
 
-def _is_graph(module: ModuleType) -> bool:
-    """Return whether Inductor generated a module: it has a function that calls a graph."""
-    return "torch._inductor" in module.__name__ and bool(module.__file__) and hasattr(module, "call")
+def _modules() -> list[ModuleType]:
+    """Return all modules that are alive, also those that are not listed in ``sys.modules``."""
+    return [item for item in gc.get_objects() if type(item) is ModuleType]

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from bench import processor
-from bench.evidence import dynamic, stops
-from bench.evidence.reading import attempt, fields, number, text
+from bench.evidence import processes, stops
+from bench.evidence.reading import attempt, fields, first_match, number, text
 
 _CPUS = "/sys/devices/system/cpu"
 
@@ -42,7 +42,7 @@ def cpu() -> dict[str, Any]:
         "microcode": info.get("microcode"),
         "flags": processor.instruction_sets(cpuinfo),
         "logical": os.cpu_count(),
-        "physical": attempt(_physical_cores),
+        "physical": attempt(lambda: len(_topology("core_cpus_list") or _topology("thread_siblings_list")) or None),
         "sockets": attempt(lambda: len(_topology("physical_package_id"))),
         "smt": text(_CPUS + "/smt/control"),
         "governor": text(_CPUS + "/cpu0/cpufreq/scaling_governor"),
@@ -54,18 +54,9 @@ def cpu() -> dict[str, Any]:
 
 
 def _topology(name: str) -> set[str]:
-    values = set()
-    for folder in os.listdir(_CPUS):
-        if re.fullmatch(r"cpu\d+", folder):
-            value = text(f"{_CPUS}/{folder}/topology/{name}")
-            if value is not None:
-                values.add(value)
-    return values
-
-
-def _physical_cores() -> int | None:
-    siblings = _topology("core_cpus_list") or _topology("thread_siblings_list")
-    return len(siblings) or None
+    """Return the different values of one kind that the CPUs have."""
+    folders = [folder for folder in os.listdir(_CPUS) if re.fullmatch(r"cpu\d+", folder)]
+    return {value for folder in folders if (value := text(f"{_CPUS}/{folder}/topology/{name}")) is not None}
 
 
 def _turbo() -> bool | None:
@@ -85,8 +76,8 @@ def _vulnerabilities() -> dict[str, str]:
 def _thread_affinity() -> dict[str, int]:
     """Return the number of threads per CPU list; it shows where a bound OpenMP team runs."""
     counts: collections.Counter[str | None] = collections.Counter()
-    for task in os.listdir("/proc/self/task"):
-        counts[fields(f"/proc/self/task/{task}/status").get("Cpus_allowed_list")] += 1
+    for thread in processes.threads("self"):
+        counts[fields(f"/proc/self/task/{thread}/status").get("Cpus_allowed_list")] += 1
     return {cpus: count for cpus, count in sorted(counts.items(), key=str) if cpus}
 
 
@@ -106,7 +97,7 @@ def system() -> dict[str, Any]:
     """Return kernel, C library, Python and other facts of the system."""
     return {
         "kernel": platform.release(),
-        "distribution": attempt(_distribution),
+        "distribution": first_match(r'(?m)^PRETTY_NAME="?([^"\n]*)', text("/etc/os-release")),
         "libc": attempt(lambda: " ".join(part for part in platform.libc_ver() if part)) or None,
         "python": platform.python_version(),
         # Python 3.13 added the first function and 3.14 the second; older ones have a GIL and no JIT.
@@ -118,14 +109,3 @@ def system() -> dict[str, Any]:
         "stops": stops.count(),
         "uptime_s": attempt(lambda: float((text("/proc/uptime") or "").split()[0])),
     }
-
-
-def _distribution() -> str | None:
-    with open("/etc/os-release", encoding="utf-8") as file:
-        match = re.search(r'^PRETTY_NAME="?([^"\n]*)', file.read(), re.MULTILINE)
-    return match[1] if match else None
-
-
-def libraries() -> list[str]:
-    """Return the shared libraries that are loaded, whether or not they are used."""
-    return dynamic.loaded_paths()

@@ -33,11 +33,8 @@ _JEMALLOC_OPTIONS = {
 }
 # https://gperftools.github.io/gperftools/tcmalloc.html, "Generic Tcmalloc Status"
 _TCMALLOC_PROPERTIES = (
-    "tcmalloc.max_total_thread_cache_bytes",
-    "tcmalloc.aggressive_memory_decommit",
-    "tcmalloc.sampling_period_bytes",
-    "tcmalloc.heap_limit_mb",
-)
+    "max_total_thread_cache_bytes", "aggressive_memory_decommit", "sampling_period_bytes", "heap_limit_mb",
+)  # fmt: skip
 
 _MALLOC = "glibc.malloc."
 
@@ -51,29 +48,24 @@ def collect() -> dict[str, Any] | None:
         return None
     library = dynamic.short_name(path)
     handle = dynamic.library(path)
-    version, options = _READERS.get(library, _nothing)(handle)
-    refused = attempt(lambda: sorted(refusals.rejected_settings(library, path, options, os.environ, _tunables())))
-    arenas = attempt(lambda: _arenas(handle)) if library == "libc" else None
+    reader = _READERS.get(library)
+    version, all_options = reader(handle) if reader else (None, {})
+    options = {name: value for name, value in all_options.items() if value is not None}
     return {
         "library": library,
         "path": os.path.realpath(path),
         "version": version,
         "options": options,
-        "refused": refused,
-        "arenas": arenas,
+        "refused": attempt(lambda: sorted(refusals.rejected_settings(library, path, options, os.environ, _tunables()))),
+        "arenas": attempt(lambda: _arenas(handle)) if library == "libc" else None,
     }
-
-
-def _nothing(_handle: ctypes.CDLL) -> Read:
-    return None, {}
 
 
 def _jemalloc(handle: ctypes.CDLL) -> Read:
     options = {
         name: attempt(partial(_mallctl, handle, "opt." + name, kind)) for name, kind in _JEMALLOC_OPTIONS.items()
     }
-    version = attempt(lambda: _mallctl(handle, "version", ctypes.c_char_p))
-    return version, {name: value for name, value in options.items() if value is not None}
+    return attempt(lambda: _mallctl(handle, "version", ctypes.c_char_p)), options
 
 
 def _mallctl(handle: ctypes.CDLL, name: str, kind: Any) -> Any:
@@ -94,11 +86,7 @@ def _mimalloc(handle: ctypes.CDLL) -> Read:
 
 
 def _tcmalloc(handle: ctypes.CDLL) -> Read:
-    options = {}
-    for name in _TCMALLOC_PROPERTIES:
-        value = attempt(partial(_tcmalloc_property, handle, name))
-        if value is not None:
-            options[name.partition(".")[2]] = value
+    options = {name: attempt(partial(_tcmalloc_property, handle, name)) for name in _TCMALLOC_PROPERTIES}
     return attempt(lambda: _tcmalloc_version(handle)), options
 
 
@@ -109,14 +97,18 @@ def _tcmalloc_version(handle: ctypes.CDLL) -> str:
 
 def _tcmalloc_property(handle: ctypes.CDLL, name: str) -> int | None:
     value = ctypes.c_size_t()
-    is_known = handle.MallocExtension_GetNumericProperty(name.encode(), ctypes.byref(value))
+    is_known = handle.MallocExtension_GetNumericProperty(f"tcmalloc.{name}".encode(), ctypes.byref(value))
     return value.value if is_known else None
 
 
 def _glibc(handle: ctypes.CDLL) -> Read:
-    handle.gnu_get_libc_version.restype = ctypes.c_char_p
-    options = dict(_settings("MALLOC_"), **_set_tunables(attempt(_tunables) or {}))
-    return attempt(lambda: handle.gnu_get_libc_version().decode()), options
+    requested, options = os.environ.get("GLIBC_TUNABLES", ""), _settings("MALLOC_")
+    for name, value in (attempt(_tunables) or {}).items():
+        # glibc lists 0 for a tunable that is not set; the record must not show that as a value.
+        if name.startswith(_MALLOC) and (value or f"{name[len('glibc.') :]}=" in requested):
+            options[name[len(_MALLOC) :]] = value
+    version = attempt(lambda: dynamic.call_function(handle, "gnu_get_libc_version", ctypes.c_char_p).decode())
+    return version, options
 
 
 def _arenas(handle: ctypes.CDLL) -> int:
@@ -143,14 +135,7 @@ def _tunables() -> dict[str, int]:
     return {name: int(value, 0) for name, value in tunables}
 
 
-def _set_tunables(listed: Mapping[str, int]) -> dict[str, int]:
-    requested = os.environ.get("GLIBC_TUNABLES", "")
-    malloc_tunables = {name[len(_MALLOC) :]: value for name, value in listed.items() if name.startswith(_MALLOC)}
-    # glibc lists 0 for a tunable that is not set; the record must not show that as a value.
-    return {name: value for name, value in malloc_tunables.items() if value or f"malloc.{name}=" in requested}
-
-
-def _settings(prefix: str) -> dict[str, str]:
+def _settings(prefix: str) -> dict[str, Any]:
     return {name: value for name, value in os.environ.items() if name.startswith(prefix)}
 
 

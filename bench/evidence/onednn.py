@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from bench.evidence.reading import attempt
+from bench.evidence.reading import attempt, first_match
 
 _Result = TypeVar("_Result")
 
@@ -46,20 +46,15 @@ def described(text: str) -> dict[str, Any]:
     runs = re.findall(r"^onednn_verbose,.*\bexec,cpu,convolution,([^,]+),.*$", text, re.MULTILINE)
     attributes = re.findall(r"^onednn_verbose,.*\bexec,cpu,convolution,.*$", text, re.MULTILINE)
     return {
-        "version": _first(r"info,oneDNN v([^ ]+)", text),
-        "isa": _first(r"info,cpu,isa:(.+)", text),
-        "runtime": _first(r"info,cpu,runtime:([^,\n]+)", text),
+        "version": first_match(r"info,oneDNN v([^ ]+)", text),
+        "isa": first_match(r"info,cpu,isa:(.+)", text),
+        "runtime": first_match(r"info,cpu,runtime:([^,\n]+)", text),
         "implementation": runs[0] if runs else None,
-        "fpmath": (_first(r"attr-fpmath:(\w+)", attributes[0]) or "strict") if attributes else None,
+        "fpmath": (first_match(r"attr-fpmath:(\w+)", attributes[0]) or "strict") if attributes else None,
         # Whether the second run found a primitive in the cache; never if ONEDNN_PRIMITIVE_CACHE_CAPACITY=0. On Arm
         # PyTorch keeps the convolution itself, and oneDNN only its reorders.
         "primitive_cache": bool(re.search(r"create:cache_hit,cpu,(convolution|reorder)", text)) if runs else None,
     }
-
-
-def _first(pattern: str, text: str) -> str | None:
-    match = re.search(pattern, text)
-    return match[1].strip() if match else None
 
 
 #: Number of primitives created to count those that are kept. Counting the default, 1024, would take seconds.

@@ -7,7 +7,7 @@ order. Settings inside the program are not visible, and those items are None.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -17,16 +17,16 @@ from bench.evidence.reading import attempt
 from bench.evidence.tree import Program
 
 #: Evidence that depends only on variables read at start-up, and so is equal in processes started alike.
-_READ_AT_START = ("openmp", "torch", "blas", "onednn", "packages")
+_READ_AT_START = ("torch", "blas", "onednn", "packages")
 #: Variables that may differ without effect on it. scikit-learn sets the last two in its own process.
 _NO_SETTING = ("PYTHON", "CUDA_", "LC_", "BENCH_", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
 
 
 def evidence(program: Program) -> dict[str, Any]:
     """Return the evidence, in the form of the evidence that the probe collects inside a program."""
-    affinity = ",".join(program.affinities) or None
+    workers = _workers(program)  # with threads of several runtimes, it is not known which one torch uses
     return {
-        "openmp": _openmp(program),
+        "openmp": {"library": next(iter(workers)), "workers": workers} if len(workers) == 1 else None,
         "malloc": attempt(lambda: _malloc(program)),
         "blas": None,
         "torch": None,
@@ -36,7 +36,7 @@ def evidence(program: Program) -> dict[str, Any]:
             affinity_before=None,
             affinity_after=None,
             affinity_end=None,
-            affinity_list=affinity,
+            affinity_list=",".join(program.affinities) or None,
         ),
         "memory": dict(memory.collect(), huge_pages_bytes=None, **program.memory),
         "sandbox": attempt(sandbox.collect),
@@ -65,34 +65,27 @@ def _mapped(name: str, mapped: Collection[str]) -> str | None:
     return next((path for path in sorted(mapped) if os.path.basename(path).startswith(name)), None)
 
 
-def evidence_from_twin(program: Program, twin: Program, twin_evidence: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the evidence of a program without a probe, completed by ``told``, the evidence of its ``twin``.
+def evidence_from_twin(program: Program, twin: Program) -> dict[str, Any] | None:
+    """Return the evidence of a program without a probe, completed by that of its ``twin``, which has one.
 
     A twin is a process of the same file, variables, OpenMP runtimes and allocator: these read their settings at
     start-up. Worker threads are the program's own. Returns None if ``twin`` is not one.
     """
+    known = (twin.probe or {})["evidence"]
     is_alike = program.path == twin.path and _relevant_variables(program) == _relevant_variables(twin) is not None
-    own_evidence, malloc = evidence(program), twin_evidence["malloc"] or {}
-    twin_libraries = [
-        library["path"] for library in (twin_evidence["openmp"], malloc) if library and library.get("path")
-    ]
-    if (
-        not is_alike
-        or not program.libraries
-        or any(path not in program.libraries for path in twin_libraries if ".so" in path)
-    ):
+    own_evidence, openmp, malloc = evidence(program), known["openmp"], known["malloc"] or {}
+    twin_libraries = [library["path"] for library in (openmp, malloc) if library and library.get("path")]
+    mapped = program.libraries or ()
+    if not is_alike or not mapped or any(path not in mapped for path in twin_libraries if ".so" in path):
         return None
-    twin_parts = {name: twin_evidence.get(name) for name in _READ_AT_START}
-    twin_parts["openmp"] = (
-        dict(twin_evidence["openmp"], workers=_workers(program)) if twin_evidence["openmp"] else own_evidence["openmp"]
-    )
-    same_malloc = (own_evidence["malloc"] or {}).get("path") in (malloc.get("path"), None)
-    twin_parts["malloc"] = dict(malloc, arenas=None) if malloc and same_malloc else own_evidence["malloc"]
-    return dict(
-        own_evidence,
-        **twin_parts,
-        system=dict(own_evidence["system"], **{name: twin_evidence["system"].get(name) for name in _PYTHON_FACTS}),
-    )
+    same_malloc = malloc and (own_evidence["malloc"] or {}).get("path") in (malloc.get("path"), None)
+    return {
+        **own_evidence,
+        **{name: known.get(name) for name in _READ_AT_START},
+        "openmp": dict(openmp, workers=_workers(program)) if openmp else own_evidence["openmp"],
+        "malloc": dict(malloc, arenas=None) if same_malloc else own_evidence["malloc"],
+        "system": {**own_evidence["system"], **{name: known["system"].get(name) for name in _PYTHON_FACTS}},
+    }
 
 
 _PYTHON_FACTS = ("python", "gil", "jit", "executable")
@@ -103,12 +96,6 @@ def _relevant_variables(program: Program) -> dict[str, str] | None:
         return None
     relevant = {name: value for name, value in program.variables.items() if variables.bears_on_performance(name)}
     return {name: value for name, value in relevant.items() if not name.startswith(_NO_SETTING)}
-
-
-def _openmp(program: Program) -> dict[str, Any] | None:
-    """Return the OpenMP runtime whose threads were seen, or None if there was none or more than one."""
-    workers = _workers(program)
-    return {"library": next(iter(workers)), "workers": workers} if len(workers) == 1 else None
 
 
 def _workers(program: Program) -> dict[str, int]:

@@ -6,7 +6,6 @@ proc(5), "/proc/PID/net/tcp"; sock_diag(7) for the other end of a local socket, 
 from __future__ import annotations
 
 import os
-import re
 import socket
 import struct
 import sys
@@ -14,7 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from bench.evidence.reading import attempt, text
+from bench.evidence import processes
+from bench.evidence.reading import attempt
 
 _ESTABLISHED, _LISTENS = "01", "0A"
 #: linux/netlink.h, linux/sock_diag.h, linux/unix_diag.h
@@ -37,15 +37,13 @@ class Sockets:
 
     def look(self, pid: int) -> None:
         """Add the sockets of a process."""
-        opened = {inode for name in os.listdir(f"/proc/{pid}/fd") if (inode := _socket(f"/proc/{pid}/fd/{name}"))}
+        opened = processes.sockets(pid)
         if not opened - self.own:
             return
         self.own |= opened
-        for table in ("tcp", "tcp6"):
-            for line in (text(f"/proc/{pid}/net/{table}") or "").splitlines()[1:]:
-                words = line.split()
-                if words[9] in opened and words[3] in (_ESTABLISHED, _LISTENS):
-                    self._add(words[1], words[2], words[3])
+        for words in processes.tcp_sockets(pid):
+            if words[9] in opened and words[3] in (_ESTABLISHED, _LISTENS):
+                self._add(words[1], words[2], words[3])
         for inode, name in (attempt(partial(_local_peers, opened)) or {}).items():
             if not name.startswith(_OF_SYSTEM):
                 self.others[inode] = name
@@ -62,11 +60,6 @@ class Sockets:
         inside = self.mine | self.own
         ends = (end for end in self.others if inside.isdisjoint((end, _port(end), self.ports.get(end, "-"))))
         return sorted({self.others[end] for end in ends})
-
-
-def _socket(path: str) -> str | None:
-    match = re.match(r"socket:\[(\d+)\]", attempt(lambda: os.readlink(path)) or "")
-    return match[1] if match else None
 
 
 def _port(address: str) -> str:

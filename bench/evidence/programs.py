@@ -6,11 +6,13 @@ import glob
 import json
 import os
 import re
+import time
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any
 
 from bench import variables
 from bench.evidence import outside
+from bench.evidence.processes import TICKS_PER_S, Stat, descendants
 from bench.evidence.reading import text
 from bench.evidence.tree import WORKS, Program, Watch
 from bench.parallel import observed
@@ -26,12 +28,13 @@ _COMPARED_PARTS = ("malloc", "openmp", "torch", "onednn", "parallel", "preloaded
 _COMPILER = re.compile(
     r"(.+-)?(cc1(plus)?|as|collect2|ld(\.\w+)?|(g\+\+|gcc|c\+\+|cc|clang(\+\+)?)(-\d+)?|nvcc|cicc|ptxas|fatbinary)\Z"
 )
+#: Seconds that helpers get to exit after the command, and the CPU seconds from which a program counts as working.
+_ALONE_S, _WORKED_S = 1.0, 0.05
+_PAUSE_S = 0.005
 #: The largest number of programs reported for one command.
 _MAX_PROGRAMS = 20
 #: The largest number of own settings reported for one command.
 _MAX_SETTINGS = 50
-Probe = dict[str, Any]
-_ProbedProgram = tuple[Program, Optional[Probe]]
 
 
 def nccl_variables(folder: str) -> dict[str, str]:
@@ -50,75 +53,90 @@ def evidence(folder: str, watched: Watch, cpu_s: float, *, in_turns: bool = Fals
     uses_torch = any(probe["evidence"].get("torch") for probe in probes.values())
     compilers = [program for program in watched.programs() if uses_torch and _COMPILER.match(program.name)]
     others = [program for program in watched.programs() if not (_is_ours(program) or program in compilers)]
-    pairs = _pair_with_probes(others, probes)
-    _read_notes(folder, pairs)
+    programs = _assign_probes(others, probes)
+    _read_notes(folder, programs)
     own_s = sum(sum(probe["probe_cpu_s"]) for probe in probes.values())
-    compilers_s = sum(program.cpu_s for program in compilers)
-    total_s = max(cpu_s - own_s - compilers_s, sum(program.cpu_s for program, _ in pairs), 1e-9)
-    unseen_s = total_s - sum(program.cpu_s for program, _ in pairs) - _LOST_S * (1 + watched.processes)
-    at_work, left_s = _working_programs(_merge_alike(pairs, WORKS * total_s), WORKS * total_s)
-    unseen_s = max(0.0, unseen_s) + left_s
-    first_evidence = (
-        _program_evidence(*at_work[0], pairs) if at_work else _program_evidence(Program(watched.pid, ""), None)
-    )
+    seen_s = sum(program.cpu_s for program in programs)
+    total_s = max(cpu_s - own_s - sum(program.cpu_s for program in compilers), seen_s, 1e-9)
+    unseen_s = max(0.0, total_s - seen_s - _LOST_S * (1 + watched.processes))
+    at_work, left_s = _working_programs(_merge_alike(programs, WORKS * total_s), WORKS * total_s)
+    first = at_work[0] if at_work else Program(watched.pid, "")
     shares = [
-        dict(_share(program, total_s), evidence=_program_evidence(program, probe, pairs) if number else None)
-        for number, (program, probe) in enumerate(at_work)
+        dict(_share(program, total_s), evidence=_program_evidence(program, programs) if number else None)
+        for number, program in enumerate(at_work)
     ]
     # The wall time includes the first process's own probe; if that is a shell, take the busiest program's.
-    main = probes.get(watched.pid) or next((probe for _, probe in pairs if probe), None)
+    main = probes.get(watched.pid) or next((program.probe for program in programs if program.probe), None)
     described = dict(
-        first_evidence, programs=shares, unseen_share=unseen_s / total_s, step_thread=main and main.get("step_thread"),
-        own_settings=_own_settings(folder, [program for program, _ in at_work]),
+        _program_evidence(first, programs if at_work else ()), programs=shares,
+        unseen_share=(unseen_s + left_s) / total_s, step_thread=main and main.get("step_thread"),
+        own_settings=_own_settings(folder, at_work),
     )  # fmt: skip
     if main is None:
         return described, 0
     return described, round(1e9 * sum(main["probe_cpu_s"])) if in_turns else main["probe_ns"]
 
 
-def _merge_alike(pairs: list[_ProbedProgram], works_s: float) -> list[_ProbedProgram]:
+def _merge_alike(programs: list[Program], works_s: float) -> list[Program]:
     """Return the programs with small, alike ones merged: together they may do a share of the work."""
-    merged_pairs: dict[object, _ProbedProgram] = {}
-    for program, probe in pairs:
-        likeness = _claims_key(program, probe) if program.cpu_s < works_s else id(program)
-        merged_program, _ = merged_pairs.setdefault(likeness, (program, probe))
-        if merged_program is not program:
-            merged_program.cpu_s += program.cpu_s
-            merged_program.threads = max(merged_program.threads, program.threads)
-            merged_program.affinities.update(program.affinities)
-    return sorted(merged_pairs.values(), key=lambda pair: -pair[0].cpu_s)
+    merged: dict[object, Program] = {}
+    for program in programs:
+        first = merged.setdefault(_claims_key(program) if program.cpu_s < works_s else id(program), program)
+        if first is not program:
+            first.cpu_s += program.cpu_s
+            first.threads = max(first.threads, program.threads)
+            first.affinities.update(program.affinities)
+    return sorted(merged.values(), key=lambda program: -program.cpu_s)
 
 
-def _claims_key(program: Program, probe: Probe | None) -> str:
+def _claims_key(program: Program) -> str:
     """Return a text of everything that checks can use; equal texts mean that programs are alike."""
-    if probe is None:
+    if program.probe is None:
         shown_variables = None if program.variables is None else sorted(variables.all_shown(program.variables).items())
         return repr((program.name, program.path, sorted(program.libraries or ()), shown_variables, program.threads_set))
-    known_evidence = _program_evidence(program, probe)
+    known_evidence = _program_evidence(program)
     return repr([known_evidence.get(part) for part in _COMPARED_PARTS])
 
 
-def _working_programs(pairs: list[_ProbedProgram], works_s: float) -> tuple[list[_ProbedProgram], float]:
+def _working_programs(programs: list[Program], works_s: float) -> tuple[list[Program], float]:
     """Return the largest programs until less than ``works_s`` is left, and the CPU time left out beyond that limit."""
-    left_s, count = sum(program.cpu_s for program, _ in pairs), 0
-    for program, _ in pairs:
+    left_s, count = sum(program.cpu_s for program in programs), 0
+    for program in programs:
         if (count and left_s < works_s) or count == _MAX_PROGRAMS:
             break
         left_s, count = left_s - program.cpu_s, count + 1
-    return pairs[:count], left_s if left_s >= works_s else 0.0
+    return programs[:count], left_s if left_s >= works_s else 0.0
 
 
 def _is_ours(program: Program) -> bool:
     return program.variables is not None and program.variables.get("BENCH_PROBE") == ""
 
 
-def probing_s(folder: str, pid: int) -> float:
+def _probing_s(folder: str, pid: int) -> float:
     """Return the CPU seconds that the probe used at the end of a process; 0 if it wrote nothing."""
     note_text = text(os.path.join(folder, f"{pid}.json"))
     return float(json.loads(note_text)["probe_cpu_s"][0]) if note_text else 0.0
 
 
-def _probes(folder: str) -> dict[int, Probe]:
+def left_running(folder: str) -> list[str]:
+    """Return the names of programs left running below this process, after its command has ended.
+
+    Helper processes exit by themselves, without work, when the command is gone; they get a moment for that.
+    Our own probe's work at the end of a process, of which it left a note in ``folder``, does not count.
+    """
+    deadline, first_seen = time.monotonic() + _ALONE_S, dict[int, Stat]()
+    while True:
+        still_running = descendants(os.getpid())
+        first_seen = {**still_running, **first_seen}
+        running = [pid for pid, stat in still_running.items() if stat.state not in "ZX"]
+        if not running or time.monotonic() > deadline:
+            took = {pid: (stat.ticks - first_seen[pid].ticks) / TICKS_PER_S for pid, stat in still_running.items()}
+            worked = [pid for pid, cpu_s in took.items() if cpu_s - _probing_s(folder, pid) >= _WORKED_S]
+            return sorted({still_running[pid].name for pid in (*running, *worked)})
+        time.sleep(_PAUSE_S)
+
+
+def _probes(folder: str) -> dict[int, dict[str, Any]]:
     probes = {}
     for name in os.listdir(folder):
         if name.endswith(".json"):
@@ -134,12 +152,12 @@ def _probes(folder: str) -> dict[int, Probe]:
     return probes
 
 
-def _read_notes(folder: str, pairs: list[_ProbedProgram]) -> None:
+def _read_notes(folder: str, programs: list[Program]) -> None:
     """Give each program the thread counts that it requested, including those of forks that did a share of its work.
 
     The last program of a process also answers for those it was before an ``exec``.
     """
-    programs = sorted((program for program, _ in pairs), key=lambda program: program.number)
+    programs = sorted(programs, key=lambda program: program.number)
     owners = {pid: program for program in programs for pid in program.of_process}
     owners.update((program.pid, program) for program in programs)
     thread_cpu_s: dict[tuple[int, int], float] = {}
@@ -162,7 +180,7 @@ def _own_settings(folder: str, programs: Sequence[Program]) -> list[dict[str, st
     return [dict(zip(("name", "value", "where"), setting)) for setting in list(requests)[:_MAX_SETTINGS]]
 
 
-def _settle_cpu_times(watched: Watch, probes: dict[int, Probe]) -> None:
+def _settle_cpu_times(watched: Watch, probes: dict[int, dict[str, Any]]) -> None:
     """Add CPU time used after processes were last seen, from their own probes and from their parents' counters.
 
     The rest of a parent's count belongs to children that ended meanwhile, if it is below their known time. A larger
@@ -190,29 +208,29 @@ def _settle_cpu_times(watched: Watch, probes: dict[int, Probe]) -> None:
             program.took(pid, rest_s)
 
 
-def _total_cpu_s(probe: Probe | None) -> float:
+def _total_cpu_s(probe: dict[str, Any] | None) -> float:
     """Return the CPU time that a process knew at its end, including children that it had waited for."""
     return probe["cpu_s"] + probe.get("children_s", 0.0) + sum(probe["probe_cpu_s"]) if probe else 0.0
 
 
-def _pair_with_probes(programs: list[Program], probes: dict[int, Probe]) -> list[_ProbedProgram]:
-    """Return every program with its probe, or None; a process's probe belongs to the last program it became."""
+def _assign_probes(programs: list[Program], probes: dict[int, dict[str, Any]]) -> list[Program]:
+    """Return all programs, with their probes; a process's probe belongs to the last program it became."""
     last_by_pid = {program.pid: program for program in sorted(programs, key=lambda program: program.number)}
-    pairs: list[_ProbedProgram] = []
-    for program in programs:
-        probe = probes.get(program.pid) if last_by_pid[program.pid] is program else None
-        if probe:
-            program.cpu_s -= probe["probe_cpu_s"][0]
-        pairs.append((program, probe))
+    for pid, program in last_by_pid.items():
+        program.probe = probes.get(pid)
+        program.cpu_s -= program.probe["probe_cpu_s"][0] if program.probe else 0.0
     # Programs that began and ended between two samples.
-    pairs += [
-        (Program(pid, "python", cpu_s=probe["cpu_s"]), probe) for pid, probe in probes.items() if pid not in last_by_pid
-    ]
-    return pairs
+    unseen = [pid for pid in probes if pid not in last_by_pid]
+    return [*programs, *(Program(pid, "python", cpu_s=probes[pid]["cpu_s"], probe=probes[pid]) for pid in unseen)]
 
 
-def _program_evidence(program: Program, probe: Probe | None, pairs: Sequence[_ProbedProgram] = ()) -> dict[str, Any]:
-    program_part = _unprobed_evidence(program, pairs) if probe is None else probe["evidence"]
+def _program_evidence(program: Program, programs: Sequence[Program] = ()) -> dict[str, Any]:
+    """Return a program's evidence; without a probe, it is completed by one of ``programs`` that was started alike."""
+    if program.probe:
+        program_part = program.probe["evidence"]
+    else:
+        twins = (outside.evidence_from_twin(program, twin) for twin in programs if twin.probe)
+        program_part = next(filter(None, twins), None) or outside.evidence(program)
     torch = dict(program_part["torch"] or ({"threads_set": ()} if program.threads_set else {}))
     if torch:
         torch["threads_set"] = program.threads_set
@@ -220,16 +238,7 @@ def _program_evidence(program: Program, probe: Probe | None, pairs: Sequence[_Pr
     mapped = outside.preloaded_files(outside.preload_names(), program_part["libraries"] or program.libraries)
     if program_part["libraries"] is None and not all((mapped or {}).values()):
         mapped = None
-    return dict(program_part, torch=torch or None, preloaded=mapped, source="outside" if probe is None else "probe")
-
-
-def _unprobed_evidence(program: Program, pairs: Sequence[_ProbedProgram]) -> dict[str, Any]:
-    """Return the evidence of a program without a probe, completed by a program that was started alike."""
-    for twin, probe in pairs:
-        outside_evidence = outside.evidence_from_twin(program, twin, probe["evidence"]) if probe else None
-        if outside_evidence:
-            return outside_evidence
-    return outside.evidence(program)
+    return dict(program_part, torch=torch or None, preloaded=mapped, source="probe" if program.probe else "outside")
 
 
 def _share(program: Program, whole_s: float) -> dict[str, Any]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import Any
 
-from bench.evidence.reading import attempt
+from bench.evidence.reading import attempt, first_match
 
 
 def collect(torch: Any) -> dict[str, Any]:
@@ -41,5 +40,4 @@ def _capability(torch: Any) -> str | None:
     ask = getattr(getattr(torch.backends, "cpu", None), "get_cpu_capability", None)
     if ask is not None:
         return ask()
-    match = re.search(r"CPU capability usage: (\w+)", torch.__config__.show())
-    return match[1] if match else None
+    return first_match(r"CPU capability usage: (\w+)", torch.__config__.show())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -34,6 +35,12 @@ def number(path: str) -> int | None:
 def selected_choice(path: str) -> str | None:
     """Return the choice in square brackets of a kernel switch such as ``always [madvise] never``, or None."""
     return attempt(lambda: _text(path).split("[", 1)[1].split("]", 1)[0])
+
+
+def first_match(pattern: str, searched: str | None) -> str | None:
+    """Return the stripped group of the first match of a pattern in a text, or None."""
+    match = re.search(pattern, searched or "")
+    return match[1].strip() if match else None
 
 
 def fields(path: str) -> dict[str, str]:

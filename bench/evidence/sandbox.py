@@ -22,7 +22,7 @@ def collect() -> dict[str, Any]:
         "capabilities": status.get("CapEff"),
         "uid": attempt(os.getuid),
         "root_read_only": attempt(lambda: bool(os.statvfs("/").f_flag & os.ST_RDONLY)),
-        "network": attempt(_interfaces),
+        "network": attempt(lambda: sorted(os.listdir("/sys/class/net"))),
         "container_traces": attempt(_traces),
         "cgroup": {
             "version": attempt(_version),
@@ -38,10 +38,6 @@ def collect() -> dict[str, Any]:
     }
 
 
-def _interfaces() -> list[str]:
-    return sorted(os.listdir("/sys/class/net"))
-
-
 def _version() -> int | None:
     return 2 if os.path.exists("/sys/fs/cgroup/cgroup.controllers") else 1 if cgroup.memberships() else None
 
@@ -49,6 +45,5 @@ def _version() -> int | None:
 def _traces() -> list[str]:
     """Return the traces that container engines leave; one of them alone does not prove that an engine runs this."""
     files = [path for path in ("/.dockerenv", "/run/.containerenv", "/.singularity.d") if os.path.exists(path)]
-    return files + [
-        name for name in ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "container") if name in os.environ
-    ]
+    variables = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "container")
+    return files + [name for name in variables if name in os.environ]

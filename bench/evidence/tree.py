@@ -7,20 +7,19 @@ its libraries and variables.
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from bench.evidence import elf, memory, peers, teams
+from bench.evidence import elf, memory, peers, processes, teams
+from bench.evidence.processes import TICKS_PER_S, Stat, stat_of
 from bench.evidence.reading import attempt, fields, text
 
 #: The share of CPU time from which a program counts as working; also for a thread, relative to the busiest one.
 WORKS = 0.1
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 #: Reading details of processes may take this much CPU time at the start, and then this share of the run time. Listing
 #: processes and their costs may take the same share again.
 _FIRST_S, _SHARE = 0.03, 0.002
@@ -36,20 +35,6 @@ _LOADED_S = 0.1
 #: CPU seconds that a process must use before its threads are counted again.
 _WORKED_S = 0.05
 _GONE = ("0",) * 6
-_LIBRARY = re.compile(r"\.so(\.\S+)?$")
-
-
-def children(pid: int) -> list[int]:
-    """Return the direct children of a process."""
-    child_pids = []
-    for thread in attempt(lambda: os.listdir(f"/proc/{pid}/task")) or []:
-        child_pids += [int(child) for child in (text(f"/proc/{pid}/task/{thread}/children") or "").split()]
-    return child_pids
-
-
-def state(pid: int) -> str:
-    """Return the state letter of a process (proc(5)), or '' if it is gone."""
-    return "".join((text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()[:1])
 
 
 @dataclass
@@ -59,6 +44,7 @@ class Program:
     ``number`` counts programs in the order in which they were first seen. Per process, ``of_process`` is the CPU time,
     ``teams`` the most threads that each runtime started, and ``busy`` the threads that worked. ``threads_set`` are
     thread counts requested from OpenMP. ``loaded``: ``libraries`` is complete, so that absence means something.
+    ``probe`` is what a probe inside of it wrote at its end, None if there is nothing.
     """
 
     pid: int
@@ -76,6 +62,7 @@ class Program:
     threads_set: list[int] = field(default_factory=list)
     teams: dict[int, dict[str, int]] = field(default_factory=dict)
     busy: dict[int, int] = field(default_factory=dict)
+    probe: dict[str, Any] | None = None
     _first_look: float | None = None
     _next_look: float = 0.0
     _counted: dict[int, tuple[int, float]] = field(default_factory=dict)
@@ -100,7 +87,7 @@ class Program:
             return
         first_look_s = since_s if self._first_look is None else self._first_look
         path = attempt(lambda: os.readlink(f"/proc/{pid}/exe")) or self.path
-        libraries = attempt(partial(_mapped, pid))
+        libraries = attempt(partial(processes.libraries, pid))
         raw = text(f"/proc/{pid}/environ") if not self.variables else None
         if not is_same():
             return
@@ -131,22 +118,13 @@ class Program:
         """
         worked = self.of_process.get(pid, 0.0)
         threads_before, counted_at_s = self._counted.get(pid, (0, 0.0))
-        next_s = (
-            2 * counted_at_s
-            if threads == threads_before and self.is_unplaced(pid, threads)
-            else counted_at_s + _WORKED_S
-        )
-        if threads > 1 and worked >= next_s and (threads != threads_before or self.is_unplaced(pid, threads)):
+        is_new, is_unplaced = threads != threads_before, self.is_unplaced(pid, threads)
+        next_s = 2 * counted_at_s if is_unplaced and not is_new else counted_at_s + _WORKED_S
+        if threads > 1 and worked >= next_s and (is_new or is_unplaced):
             self._counted[pid] = threads, worked
             largest_teams = self.teams.setdefault(pid, {})
             for runtime, number in (attempt(partial(teams.workers_of, pid)) or {}).items():
                 largest_teams[runtime] = max(number, largest_teams.get(runtime, 0))
-
-
-def _mapped(pid: int) -> set[str]:
-    with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
-        mapped = {line[line.find("/") : -1] for line in file if ".so" in line}
-    return {path for path in mapped if _LIBRARY.search(path)}
 
 
 def _has_loaded(path: str, libraries: set[str]) -> bool:
@@ -175,60 +153,22 @@ def _variables(raw: str) -> dict[str, str]:
     return variables
 
 
-@dataclass(frozen=True)
-class Stat:
-    """Fields of /proc/PID/stat. ``image`` changes with every ``exec`` and is the same in a fork.
-
-    ``state`` is T while a signal keeps the process stopped. ``of_children`` is the CPU time, in ticks, of children that
-    it has waited for.
-    """
-
-    name: str
-    state: str
-    parent: int
-    threads: int
-    ticks: int
-    of_children: int
-    started: int
-    image: tuple[str, ...]
-
-
-def waited_s(pids: Iterable[int]) -> float:
-    """Return the seconds that living threads of these processes were runnable but waiting for a CPU."""
-    waits = [
-        (text(f"/proc/{pid}/task/{thread}/schedstat") or "").split()
-        for pid in pids
-        for thread in attempt(partial(os.listdir, f"/proc/{pid}/task")) or []
-    ]
-    return sum(int(words[1]) for words in waits if len(words) > 1) / 1e9
-
-
-def cpu_s_below(pid: int) -> float:
-    """Return the CPU seconds of all living descendants of a process, and of the children they have waited for."""
-    ticks = 0
-    for child in children(pid):
-        stat = attempt(partial(stat_of, child))
-        ticks += stat.ticks + stat.of_children if stat else 0
-        ticks += round(cpu_s_below(child) * _TICKS_PER_S)
-    return ticks / _TICKS_PER_S
-
-
 @dataclass
 class _Process:
-    """A process as last sampled; ``waited`` maps each thread to (ns on a CPU, ns runnable without one)."""
+    """A process as last sampled, with the times of its threads."""
 
     program: Program
     stat: Stat
-    waited: dict[int, tuple[int, int]] = field(default_factory=dict)
+    waited: dict[int, processes.Scheduled] = field(default_factory=dict)
     next_s: float = 0.0
 
     def read_waits(self, pid: int, since_s: float) -> None:
-        """Update ``waited`` (https://docs.kernel.org/scheduler/sched-stats.html); ended threads keep their values."""
+        """Update ``waited``; ended threads keep their values."""
         self.next_s = _LATER * since_s
-        for thread in attempt(lambda: os.listdir(f"/proc/{pid}/task")) or []:
-            words = (text(f"/proc/{pid}/task/{thread}/schedstat") or "").split()
-            if len(words) > 1:
-                self.waited[int(thread)] = int(words[0]), int(words[1])
+        for thread in processes.threads(pid):
+            times = processes.scheduled(pid, thread)
+            if times:
+                self.waited[thread] = times
 
     def waits_ns(self) -> tuple[int, int]:
         """Return (ns on a CPU, ns runnable without one), summed over all threads."""
@@ -247,18 +187,6 @@ class Reaped:
     to_s: float
     cpu_s: float
     ended: tuple[tuple[int, Program, float], ...]
-
-
-def stat_of(pid: int) -> Stat:
-    """Return fields of /proc/PID/stat (proc(5)). Raises OSError if the process is gone."""
-    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-        head, _, tail = file.read().rpartition(")")
-    words = tail.split()  # starts with the state, field 3 in proc(5)
-    # Addresses of code, stack, arguments and variables: the kernel randomises them for every program.
-    image = (words[23], words[25], *words[45:49])
-    user, system, of_user, of_system = map(int, words[11:15])
-    name, state = head.partition("(")[2], words[0]
-    return Stat(name, state, int(words[1]), int(words[17]), user + system, of_user + of_system, int(words[19]), image)
 
 
 class Watch:
@@ -289,7 +217,7 @@ class Watch:
         """
         self._over.set()
         self._thread.join()
-        self._look(self._family(), last=True)
+        self._look(last=True)
 
     def programs(self) -> list[Program]:
         """Return all programs that were seen, busiest first."""
@@ -309,26 +237,16 @@ class Watch:
         pause = _SHORTEST_S
         while not self._over.wait(pause):
             started = time.thread_time()
-            self._look(self._family())
+            self._look()
             look_s = time.thread_time() - started
             self.cost_s += look_s
             owed = (self.cost_s - self._read_s + look_s - _FIRST_S) / _SHARE - (time.monotonic() - self._began)
             pause = max(owed, min(_LONGEST_S, 1.3 * pause))
 
-    def _family(self) -> list[int]:
-        """Return the process, its orphans (now children of this process, their subreaper) and all their descendants."""
-        pids = [self.pid, *(pid for pid in children(os.getpid()) if pid != self.pid)]
-        for pid in pids:
-            pids += children(pid)
-        return pids
-
-    def _look(self, pids: list[int], last: bool = False) -> None:
-        living: dict[tuple[int, int], _Process] = {}
-        now = time.monotonic()
-        for pid in pids:
-            stat = attempt(partial(stat_of, pid))
-            if stat:
-                living[pid, stat.started] = self._update_process(pid, stat, last)
+    def _look(self, last: bool = False) -> None:
+        """Sample the process, its orphans (now children of this process) and all their descendants."""
+        now, stats = time.monotonic(), processes.descendants(os.getpid(), [self.pid])
+        living = {(pid, stat.started): self._update_process(pid, stat, last) for pid, stat in stats.items()}
         self._note_ended(living, now)
         for key, process in self._living.items():
             if key not in living:
@@ -346,13 +264,9 @@ class Watch:
             program = known_process.program
         else:
             program = self._programs.setdefault(stat.image, Program(pid, stat.name, len(self._programs)))
-        program.took(pid, (stat.ticks - (known_process.stat.ticks if known_process else 0)) / _TICKS_PER_S)
+        program.took(pid, (stat.ticks - (known_process.stat.ticks if known_process else 0)) / TICKS_PER_S)
         program.threads = max(program.threads, stat.threads)
-        process = (
-            _Process(program, stat, known_process.waited, known_process.next_s)
-            if known_process
-            else _Process(program, stat)
-        )
+        process = replace(known_process or _Process(program, stat), program=program, stat=stat)
         started = time.thread_time()
         self._read(pid, process, last)
         self._read_s += time.thread_time() - started
@@ -382,11 +296,11 @@ class Watch:
             ancestor = process.stat.parent
             while ancestor in ended_processes:
                 ancestor = ended_processes[ancestor].stat.parent
-            seen_s = (process.stat.ticks + process.stat.of_children) / _TICKS_PER_S
+            seen_s = (process.stat.ticks + process.stat.of_children) / TICKS_PER_S
             ended_by_parent.setdefault(ancestor, []).append((pid, process.program, seen_s))
         for key, parent in living.items():
             known_parent = self._living.get(key)
             child_ticks = parent.stat.of_children - known_parent.stat.of_children if known_parent else 0
             if child_ticks:
                 own_ended = tuple(ended_by_parent.get(key[0], ()))
-                self.reaped.append(Reaped(key[0], self._looked, now, child_ticks / _TICKS_PER_S, own_ended))
+                self.reaped.append(Reaped(key[0], self._looked, now, child_ticks / TICKS_PER_S, own_ended))

@@ -15,16 +15,13 @@ def collect() -> dict[str, Any] | None:
     """Return the evidence on XLA: None if it is not installed, only its version if it was not used."""
     if importlib.util.find_spec("torch_xla") is None:
         return None
-    evidence = {"version": attempt(_version), "device_wanted": os.environ.get("PJRT_DEVICE"), "used": False}
+    from importlib import metadata
+
+    version = attempt(lambda: metadata.version("torch_xla"))
+    evidence = {"version": version, "device_wanted": os.environ.get("PJRT_DEVICE"), "used": False}
     if "torch_xla" not in sys.modules and os.environ.get("BENCH_DEVICE") != "xla":
         return evidence  # importing it would start a runtime
     return dict(evidence, used=True, **(attempt(_device_facts) or {}))
-
-
-def _version() -> str:
-    from importlib import metadata
-
-    return metadata.version("torch_xla")
 
 
 def _device_facts() -> dict[str, Any]:

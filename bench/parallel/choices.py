@@ -3,52 +3,36 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import cast
 
 from bench import options as workload_options
 from bench.errors import BenchError, SkipError
-from bench.options import PROCESSES_VARIABLE, WITH_RANKS, OptionError, Options, effective_batch, has_ranks
+from bench.options import PROCESSES_VARIABLE, Options, effective_batch, has_ranks, processes
 
-__all__ = ["PROCESSES_VARIABLE", "WITH_RANKS", "effective_batch", "has_ranks"]
-
-#: The variable that names the device for ``device: environment``.
-DEVICE_VARIABLE = "BENCH_DEVICE"
-#: The variable that names torch.compile's back end for ``compile: environment``.
-COMPILER_VARIABLE = "BENCH_COMPILE"
+__all__ = ["PROCESSES_VARIABLE", "effective_batch", "has_ranks", "processes"]
 
 
-def device(options: Options, variables: Mapping[str, str] | None = None) -> str:
+def device(options: Options) -> str:
     """Return the device to train on: cpu, cuda or xla."""
-    if options["device"] != "environment":
-        return str(options["device"])
-    name = (os.environ if variables is None else variables).get(DEVICE_VARIABLE, "cpu")
-    if name not in ("cpu", "cuda", "xla"):
-        raise BenchError(f"{DEVICE_VARIABLE} must be cpu, cuda or xla, not {name!r}")
-    return name
+    return _chosen(options["device"], "BENCH_DEVICE", os.environ.get("BENCH_DEVICE"), ("cpu", "cuda", "xla"))
 
 
-def compiler(options: Options, variables: Mapping[str, str] | None = None) -> str:
-    """Return torch.compile's back end: the option, or the one that the environment names (inductor or zentorch)."""
-    if options["compile"] != "environment":
-        return str(options["compile"])
-    name = (os.environ if variables is None else variables).get(COMPILER_VARIABLE, "inductor")
-    if name not in ("inductor", "zentorch"):
-        raise BenchError(f"{COMPILER_VARIABLE} must be inductor or zentorch, not {name!r}")
-    return name
+def compiler(options: Options) -> str:
+    """Return torch.compile's back end: the option, or the one that the environment names."""
+    return _chosen(options["compile"], "BENCH_COMPILE", os.environ.get("BENCH_COMPILE"), ("inductor", "zentorch"))
+
+
+def _chosen(option: str, variable: str, value: str | None, known: tuple[str, ...]) -> str:
+    """Return the option, or the variable's value if it leaves that to the environment; the first one if it is unset."""
+    if option != "environment":
+        return option
+    if value not in (None, *known):
+        raise BenchError(f"{variable} must be {', '.join(known[:-1])} or {known[-1]}, not {value!r}")
+    return value or known[0]
 
 
 def is_chosen(options: Options) -> bool:
     """Return whether the record has a section on processes and device: always, except for one process on the CPU."""
     return has_ranks(options) or options["parallel"] != "none" or bool(options["device"] != "cpu")
-
-
-def processes(options: Options, variables: Mapping[str, str] | None = None) -> int:
-    """Return the number of processes: the option, otherwise the variable, otherwise 2; always 1 without ranks."""
-    try:
-        return workload_options.processes(options, os.environ if variables is None else variables)
-    except OptionError as error:
-        raise BenchError(str(error)) from error
 
 
 def learning_rate(options: Options, world: int) -> float:
@@ -63,21 +47,15 @@ def resolve_options(options: Options) -> Options:
 
     Raises SkipError if that device cannot do what the other options ask for.
     """
-    resolved_options: Options = {**options, "device": device(options)}
+    resolved_options = {**options, "device": device(options)}
     if options["device"] == "environment":
-        rules = workload_options.broken_rules(cast("dict[str, workload_options.Value]", resolved_options))
+        rules = workload_options.broken_rules(resolved_options)
         if rules:
             raise SkipError(f"{rules[0].message}; the environment names device {resolved_options['device']}")
     return resolved_options
 
 
 def check(options: Options) -> None:
-    """Raise BenchError for a batch that cannot be cut into equal shares."""
-    try:
-        workload_options.check_shares(options, os.environ, _threads(options))
-    except OptionError as error:
-        raise BenchError(str(error)) from error
-
-
-def _threads(options: Options) -> int:
-    return 2 if options["parallel"] == "dp" and device(options) == "cpu" else 1
+    """Raise OptionError for a batch that cannot be cut into equal shares."""
+    threads = 2 if options["parallel"] == "dp" and device(options) == "cpu" else 1
+    workload_options.check_shares(options, os.environ, threads)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bench import feeds, models, precision, tensors, training
+from bench import feeds, models, steps, tensors
 from bench.errors import BenchError, RunError
 from bench.options import Options
 from bench.parallel import choices, strategies
@@ -45,21 +45,22 @@ def one_process_losses(samples: tensors.Samples, options: Options, world: int) -
     """Train with plain PyTorch in one process on the CPU; return the losses of ``verify_steps`` steps."""
     torch.manual_seed(options["seed"])
     model = models.build(options, samples.set.shape, samples.set.classes)
-    scaled: Options = {**options, "learning_rate": choices.learning_rate(options, world), "cuda_graphs": False}
-    optimizer = training.optimizer_for(model.parameters(), scaled)
-    scaler = precision.scaler(options, "cpu")
+    scaled = {**options, "learning_rate": choices.learning_rate(options, world), "cuda_graphs": False}
+    optimizer = steps.optimizer_for(model.parameters(), scaled)
+    scaler = steps.scaler(options, "cpu")
     losses: list[float] = []
     for numbers in feeds.order(feeds.epoch_samples(samples, options), choices.effective_batch(options, world), options):
         if len(losses) == options["verify_steps"]:
             break
         optimizer.zero_grad()
-        with precision.autocast(options, "cpu")():
+        with steps.autocast(options, "cpu")():
             scores = model(tensors.to_float(samples.images[numbers]))
             loss = functional.cross_entropy(scores, samples.labels[numbers])
-        (loss if scaler is None else scaler.scale(loss)).backward()
         if scaler is None:
+            loss.backward()
             optimizer.step()
         else:
+            scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()
         losses.append(loss.item())
@@ -68,13 +69,10 @@ def one_process_losses(samples: tensors.Samples, options: Options, world: int) -
 
 def compare(own: Sequence[float], reference: Sequence[float], allowed: float) -> dict[str, Any]:
     """Return ``result.equality``; raise RunError if a relative difference is above ``allowed``."""
-    differences = [
-        abs(own_loss - reference_loss) / max(abs(reference_loss), 1e-6)
-        for own_loss, reference_loss in zip(own, reference)
-    ]
-    # Not "worst > allowed": every comparison with NaN is false.
-    if not all(difference <= allowed for difference in differences):
-        number = next(n for n, difference in enumerate(differences) if not difference <= allowed)
+    differences = [abs(loss - expected) / max(abs(expected), 1e-6) for loss, expected in zip(own, reference)]
+    # Not "difference > allowed": every comparison with NaN is false.
+    number = next((n for n, difference in enumerate(differences) if not difference <= allowed), None)
+    if number is not None:
         raise RunError(
             f"this way of training is not equal to one process: the loss of step {number + 1} is {own[number]:.6g}, "
             f"of one process {reference[number]:.6g} (tolerance {allowed:g} of it)"

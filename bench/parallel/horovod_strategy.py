@@ -40,24 +40,21 @@ def started(place: Place, options: Options) -> Iterator[None]:
 @contextlib.contextmanager
 def _rendezvous(place: Place) -> Iterator[int]:
     """Yield the port of the server through which Horovod's ranks connect; rank 0 runs it, on loopback only."""
-    server = _server(place.world) if place.rank == 0 else None
+    server: Any = None
+    if place.rank == 0:
+        # Not Horovod's own RendezvousServer.start, which listens on every interface.
+        from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+        from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+
+        server = RendezvousHTTPServer((_HOST, 0), RendezvousHandler, 0)
+        server.init(get_host_assignments(parse_hosts(f"{_HOST}:{place.world}"), place.world, place.world))
+        threading.Thread(target=server.serve_forever, daemon=True).start()
     port: list[int] = [server.server_address[1] if server else 0]
     torch.distributed.broadcast_object_list(port, src=0)
     yield port[0]
     if server:
         server.shutdown()
         server.server_close()
-
-
-def _server(world: int) -> Any:
-    # Not Horovod's own RendezvousServer.start, which listens on every interface.
-    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
-    from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
-
-    server = RendezvousHTTPServer((_HOST, 0), RendezvousHandler, 0)
-    server.init(get_host_assignments(parse_hosts(f"{_HOST}:{world}"), world, world))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
 
 
 def _variables(place: Place, port: int, limit_s: int) -> dict[str, str]:
@@ -97,3 +94,11 @@ def optimizer(base_optimizer: torch.optim.Optimizer, model: nn.Module, parts: in
     # Horovod's version has no `set_to_none`. It only guards against unfinished exchanges, and no step leaves any.
     averaging.zero_grad = functools.partial(torch.optim.Optimizer.zero_grad, averaging)
     return averaging
+
+
+@contextlib.contextmanager
+def exchanged(averaging: Any) -> Iterator[None]:
+    """Wait for the gradient exchange first: gradients must not be unscaled while it runs."""
+    averaging.synchronize()
+    with averaging.skip_synchronize():
+        yield

@@ -12,24 +12,18 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from bench import clock, data_sets
+from bench import data_sets
 from bench.errors import RunError
+from bench.evidence.processes import own_age_ns
 from bench.options import Options
-from bench.parallel import choices, timeouts
+from bench.parallel import choices
 from bench.parallel.nodes import Node
-from bench.parallel.ranks import Failure, Ranks, python
+from bench.parallel.ranks import Failure, Ranks, python, timeout_message
 
 _SUMMED = (
-    "peak_rss_bytes",
-    "minor_faults",
-    "major_faults",
-    "voluntary_switches",
-    "involuntary_switches",
-    "user_s",
-    "system_s",
-    "run_delay_s",
-    "peak_gpu_bytes",
-)
+    "peak_rss_bytes", "minor_faults", "major_faults", "voluntary_switches", "involuntary_switches", "user_s",
+    "system_s", "run_delay_s", "peak_gpu_bytes",
+)  # fmt: skip
 
 
 def run(options: Options, data_dir: str | None, node: Node | None = None) -> dict[str, Any] | None:
@@ -49,7 +43,7 @@ def run(options: Options, data_dir: str | None, node: Node | None = None) -> dic
 
 def _records(options: Options, data_dir: str | None, node: Node | None) -> list[dict[str, Any]]:
     """Run the ranks of this machine and return their records."""
-    world = choices.processes(options)
+    world = choices.processes(options, os.environ)
     own_ranks = node.ranks(world) if node else range(world)
     folder = tempfile.mkdtemp(prefix=f"bench-ranks.{os.getpid()}.")
     try:
@@ -60,7 +54,7 @@ def _records(options: Options, data_dir: str | None, node: Node | None) -> list[
             "meet": node and node.meet(),
             "folder": folder,
             "data_dir": _ready_data(options, data_dir, folder),
-            "began_ns": _boot_ns() - (clock.process_age_ns() or 0),
+            "began_ns": time.clock_gettime_ns(time.CLOCK_BOOTTIME) - (own_age_ns() or 0),
         }
         path = os.path.join(folder, "job.json")
         with open(path, "w", encoding="utf-8") as file:
@@ -69,10 +63,6 @@ def _records(options: Options, data_dir: str | None, node: Node | None) -> list[
         return [_read(os.path.join(folder, f"rank-{rank}.json"), rank) for rank in own_ranks]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _boot_ns() -> int:
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 def _ready_data(options: Options, data_dir: str | None, folder: str) -> str | None:
@@ -109,23 +99,17 @@ def _failure_message(failure: Failure, log: str, world: int, own_ranks: Sequence
     """Return a one-line description of the failure; ``log`` is that of the rank that failed first."""
     running = [own_ranks[number] for number in failure.running]
     if failure.timeout:
-        return timeouts.timeout_message(failure.timeout, own_ranks[failure.rank], running, world) + where
+        return timeout_message(failure.timeout, own_ranks[failure.rank], running, world) + where
     log_lines = log.splitlines()
-    reason = f": {_plain(log_lines[-1])}" if log_lines else ""
+    reason = f": {log_lines[-1].removeprefix('bench: error: ')}" if log_lines else ""
     stuck = f" (still running then: rank {', '.join(map(str, running))})" if running else ""
     return f"rank {own_ranks[failure.rank]} of {world}{where} {failure.how}{reason}{stuck}"
-
-
-def _plain(line: str) -> str:
-    mark = "bench: error: "
-    return line[len(mark) :] if line.startswith(mark) else line
 
 
 def _read(path: str, rank: int) -> dict[str, Any]:
     try:
         with open(path, encoding="utf-8") as file:
-            document: dict[str, Any] = json.load(file)
-            return document
+            return json.load(file)
     except (OSError, ValueError) as error:
         raise RunError(f"rank {rank} ended well but left no readable record: {error}") from error
 
@@ -152,16 +136,12 @@ def merge_records(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
             first_record["metrics"][name] = None if None in values else sum(values)
     if len(records) > 1:
         first_record["metrics"]["others_s"] = None  # the ranks count each other
-    _take_the_slowest(first_record, [part["training_ns"] for part in rank_parts])
+    slowest_ns = max(part["training_ns"] for part in rank_parts)
+    first_record["timing"]["training_ns"] = slowest_ns
+    first_record["metrics"]["training_s"] = slowest_ns / 1e9
+    first_record["metrics"]["samples_per_s"] = first_record["result"]["samples"] / (slowest_ns / 1e9)
     first_record["evidence"]["parallel"]["ranks"] = rank_parts
     return first_record
-
-
-def _take_the_slowest(record: dict[str, Any], training_ns: Sequence[int]) -> None:
-    slowest = max(training_ns)
-    record["timing"]["training_ns"] = slowest
-    record["metrics"]["training_s"] = slowest / 1e9
-    record["metrics"]["samples_per_s"] = record["result"]["samples"] / (slowest / 1e9)
 
 
 #: Evidence that differs between any two processes, whatever the environment.
@@ -173,11 +153,7 @@ def evidence_differences(first: dict[str, Any], other: dict[str, Any]) -> dict[s
     changed: dict[str, Any] = {}
     for name, value in other.items():
         first_value = first.get(name)
-        if name in _FLEETING or value == first_value:
-            continue
-        changed[name] = (
-            evidence_differences(first_value, value)
-            if isinstance(value, dict) and isinstance(first_value, dict)
-            else value
-        )
+        if name not in _FLEETING and value != first_value:
+            both_parts = isinstance(value, dict) and isinstance(first_value, dict)
+            changed[name] = evidence_differences(first[name], value) if both_parts else value
     return {name: value for name, value in changed.items() if value != {}}

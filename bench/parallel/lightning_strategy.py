@@ -54,7 +54,7 @@ class _Ranks(LightningEnvironment):
 
 
 class _Module(LightningModule):
-    """A module that computes like ``bench.training.Trainer``: the mean of the ranks' losses is the whole batch's."""
+    """A module that computes like ``bench.steps.Trainer``: the mean of the ranks' losses is the whole batch's."""
 
     def __init__(self, step: Any, world: int) -> None:
         super().__init__()

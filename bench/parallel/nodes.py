@@ -14,6 +14,7 @@ import struct
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from bench.errors import BenchError, RunError
@@ -28,20 +29,22 @@ _SIOCGIFADDR = 0x8915
 KILLED, BROKE, LOST_A_PEER = 0, 1, 2
 
 
+@dataclass(frozen=True)
 class Node:
     """This node's part in a job: number ``index`` of ``count``, called ``name``; nodes meet at ``host``:``port``."""
 
-    def __init__(self, index: int, count: int, name: str, host: str, port: int, folder: str) -> None:
-        self.index = index
-        self.count = count
-        self.name = name
-        self.host = host
-        self.port = port
-        self._folder = folder
-        os.makedirs(folder, exist_ok=True)
-        for number in range(count):
+    index: int
+    count: int
+    name: str
+    host: str
+    port: int
+    folder: str
+
+    def __post_init__(self) -> None:
+        os.makedirs(self.folder, exist_ok=True)
+        for number in range(self.count):
             # Existing files are looked up again when opened, but NFS may not show a file that is created later.
-            with open(self._file(number), "w" if number == index else "a", encoding="utf-8"):
+            with open(self._file(number), "w" if number == self.index else "a", encoding="utf-8"):
                 pass
 
     def ranks(self, world: int) -> range:
@@ -54,7 +57,7 @@ class Node:
         return {"host": self.host, "port": self.port, "first": self.index == 0, "node": self.name}
 
     def _file(self, number: int) -> str:
-        return os.path.join(self._folder, f"node-{number}.json")
+        return os.path.join(self.folder, f"node-{number}.json")
 
     def _tell(self, answer: dict[str, Any]) -> None:
         with open(self._file(self.index), "w", encoding="utf-8") as file:
@@ -95,22 +98,18 @@ class Node:
         self._tell({"records": list(records)})
         if self.index:
             return None
-        until = time.monotonic() + limit_s
-        all_records = list(records)
+        until, all_records = time.monotonic() + limit_s, list(records)
         for number in range(1, self.count):
-            all_records += self._records_of(number, until, limit_s)
+            while not (answer := self._heard(number)):
+                if time.monotonic() >= until:
+                    raise RunError(
+                        f"node {number} of {self.count} has left no record within {limit_s} s in {self.folder}"
+                    )
+                time.sleep(_POLL_S)
+            if "failure" in answer:
+                raise RunError(answer["failure"][1])
+            all_records += answer["records"]
         return all_records
-
-    def _records_of(self, number: int, until: float, limit_s: float) -> list[dict[str, Any]]:
-        while time.monotonic() < until:
-            answer = self._heard(number)
-            if answer:
-                if "failure" in answer:
-                    raise RunError(answer["failure"][1])
-                records: list[dict[str, Any]] = answer["records"]
-                return records
-            time.sleep(_POLL_S)
-        raise RunError(f"node {number} of {self.count} has left no record within {limit_s} s in {self._folder}")
 
 
 def from_arguments(arguments: argparse.Namespace, options: Options) -> Node | None:

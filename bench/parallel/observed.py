@@ -1,25 +1,46 @@
-"""Settings of Gloo and NCCL, read from open connections and NCCL's log."""
+"""Evidence on processes that work together: how many took part, and the settings of Gloo and NCCL."""
 
 from __future__ import annotations
 
 import os
 import re
-from functools import partial
+import sys
+from typing import TYPE_CHECKING, Any
 
-from bench.evidence.reading import attempt, text
+from bench.evidence import processes
+from bench.evidence.reading import text
+from bench.options import Options
+from bench.parallel import choices
+
+if TYPE_CHECKING:
+    from bench.place import Place
 
 _ESTABLISHED = "01"  # include/net/tcp_states.h
 
 
+def evidence(options: Options, place: Place | None) -> dict[str, Any]:
+    """Return ``evidence.parallel``; the supervisor adds each rank's part. ``place`` is None for a skipped workload."""
+    horovod = sys.modules.get("horovod") if options["parallel"] == "horovod" else None
+    return {
+        "way": options["parallel"],
+        "device": choices.device(options),
+        "processes": place.world if place else 1,
+        "nodes": options["nodes"],
+        "processes_asked": os.environ.get(choices.PROCESSES_VARIABLE),
+        "threads_per_process": sys.modules["torch"].get_num_threads(),
+        "backend": place.backend if place else None,
+        "interface": place.interface if place else None,
+        "lazy": place.lazy if place else None,
+        "nccl": nccl_settings(place.nccl_words) if place else None,
+        "horovod": getattr(horovod, "__version__", None),
+        "ranks": [],
+    }
+
+
 def connections() -> int:
     """Return the number of this process's TCP connections."""
-    own_inodes = set()
-    for name in os.listdir("/proc/self/fd"):
-        target = attempt(partial(os.readlink, f"/proc/self/fd/{name}")) or ""
-        if target.startswith("socket:["):
-            own_inodes.add(target[len("socket:[") : -1])
-    lines = [line.split() for table in ("tcp", "tcp6") for line in (text(f"/proc/self/net/{table}") or "").splitlines()]
-    return sum(words[3] == _ESTABLISHED and words[9] in own_inodes for words in lines if len(words) > 9)
+    own_inodes = processes.sockets("self")
+    return sum(words[3] == _ESTABLISHED and words[9] in own_inodes for words in processes.tcp_sockets("self"))
 
 
 def is_lazy(before: int | None, after: int | None, world: int) -> bool | None:

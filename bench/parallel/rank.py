@@ -9,9 +9,11 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from bench.errors import BenchError, RunError
+from bench import record, workload
+from bench.errors import BenchError, RunError, exit_now, print_error
+from bench.evidence import stops
 from bench.options import Options
 
 if TYPE_CHECKING:
@@ -24,34 +26,16 @@ def main(argv: Sequence[str]) -> int:
         job = json.load(file)
     rank = int(argv[1])
     try:
-        _run(job, rank)
+        stops.watch()
+        document = workload.run(job["options"], job["data_dir"], Member(job, rank))
+        if document is not None:  # None only for supervisors of nodes
+            record.write(document, os.path.join(job["folder"], f"rank-{rank}.json"))
     except (BenchError, RunError) as error:
-        print("bench: error: " + " ".join(str(error).split()), file=sys.stderr, flush=True)
-        _leave(2 if isinstance(error, BenchError) else 1)
+        exit_now(print_error(error, 2 if isinstance(error, BenchError) else 1))
     except Exception as error:
         traceback.print_exc()
-        print(
-            f"bench: error: {type(error).__name__}: {' '.join(str(error).split())[:300]}", file=sys.stderr, flush=True
-        )
-        _leave(1)
+        exit_now(print_error(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}", 1))
     return 0
-
-
-def _leave(status: int) -> NoReturn:
-    """Exit without the interpreter's clean-up, which can hang if a process group's peers are gone."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
-
-
-def _run(job: dict[str, Any], rank: int) -> None:
-    from bench import record, workload
-    from bench.evidence import stops
-
-    stops.watch()
-    document = workload.run(job["options"], job["data_dir"], Member(job, rank))
-    if document is not None:  # None only for supervisors of nodes
-        record.write(document, os.path.join(job["folder"], f"rank-{rank}.json"))
 
 
 class Member:
@@ -61,10 +45,16 @@ class Member:
         self.job = job
         self.rank = rank
 
-    @property
-    def node(self) -> str | None:
-        """The name of the rank's node, or None if all ranks are on one machine."""
-        return self.job["meet"]["node"] if self.job["meet"] else None
+    def facts(self) -> dict[str, Any]:
+        """Return this rank's own part of the record, which the supervisor gathers."""
+        return {
+            "rank": self.rank,
+            "node": self.job["meet"] and self.job["meet"]["node"],
+            "host": os.uname().nodename,
+            "pid": os.getpid(),
+            "threads": sys.modules["torch"].get_num_threads(),
+            "affinity": sorted(os.sched_getaffinity(0)),
+        }
 
     def age_ns(self) -> int:
         """Return the nanoseconds since the supervisor's process began."""
@@ -81,7 +71,8 @@ class Member:
 
         if not torch.distributed.is_available():
             raise RunError("this torch was built without torch.distributed")
-        share_threads(torch, self.job["here"])
+        if "OMP_NUM_THREADS" not in os.environ:  # an equal part of this machine's CPUs
+            torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // self.job["here"]))
         devices.refuse_to_share_gpus(torch, options, self.job["here"])
         device = devices.open_device(choices.device(options), self.rank % self.job["here"])
         world, folder = self.job["world"], self.job["folder"]
@@ -97,12 +88,6 @@ def _library(options: Options, place: Place) -> AbstractContextManager[None]:
     from bench.parallel import horovod_strategy
 
     return horovod_strategy.started(place, options)
-
-
-def share_threads(torch: Any, here: int) -> None:
-    """Give each process of this machine an equal part of its CPUs as threads, unless OMP_NUM_THREADS is set."""
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // here))
 
 
 if __name__ == "__main__":

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-
-from bench.parallel import timeouts
+from typing import NamedTuple, Optional
 
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 0.02
@@ -21,21 +21,52 @@ _TIME_OUT_GATHER_S = 3.0
 _LOG_BYTES = 20_000
 
 
-class Failure:
+#: The operation that waited, and its limit in seconds.
+Timeout = tuple[str, float]
+
+_WORDS = (
+    # NCCL's watchdog thread, which then ends the process with SIGABRT.
+    re.compile(r"collective operation timeout: Work\w*\(SeqNum=\d+, OpType=(?P<what>\w+),.*?Timeout\(ms\)=(?P<ms>\d+)"),
+    # Gloo, also Horovod's, in a rank that waits for another's data.
+    re.compile(r"Timed out waiting (?P<ms>\d+)ms for (?:recv|send) operation"),
+    # torch's store, in which ranks publish their addresses.
+    re.compile(r"wait timeout after (?P<ms>\d+)ms"),
+)
+
+
+def find_timeout(text: str) -> Timeout | None:
+    """Return (operation, limit in seconds) if ``text`` reports a time-out, otherwise None."""
+    for pattern in _WORDS:
+        match = pattern.search(text)
+        if match:
+            return match.groupdict().get("what") or "a collective", int(match["ms"]) / 1000
+    return None
+
+
+def timeout_message(timeout: Timeout, waiting: int, missing: Sequence[int], world: int) -> str:
+    """Return a message with the ranks that did not take part (``missing``, if known) and the rank that waited."""
+    operation, seconds = timeout
+    if not missing:
+        return f"time-out: {operation} was not over within {seconds:g} s, for which rank {waiting} of {world} waited"
+    names = ", ".join(map(str, missing))
+    return (
+        f"time-out: rank {names} of {world} took no part in {operation} within {seconds:g} s, "
+        f"for which rank {waiting} of {world} waited (still running then: rank {names})"
+    )
+
+
+class Failure(NamedTuple):
     """A failure: which rank failed first, how, and which ranks still ran; ``guilt``: 0 killed, 1 error, 2 lost a peer.
 
-    ``timeout`` is set if it waited for others in vain (``timeouts.find_timeout``). Then ``running`` are the ranks for
+    ``timeout`` is set if it waited for others in vain (``find_timeout``). Then ``running`` are the ranks for
     which it may have waited, without those whose logs show that they waited too.
     """
 
-    def __init__(
-        self, rank: int, how: str, running: Sequence[int], guilt: int, timeout: timeouts.Timeout | None = None
-    ) -> None:
-        self.rank = rank
-        self.how = how
-        self.running = running
-        self.guilt = guilt
-        self.timeout = timeout
+    rank: int
+    how: str
+    running: Sequence[int]
+    guilt: int
+    timeout: Optional[Timeout] = None  # noqa: UP045 - a NamedTuple of Python 3.9
 
 
 class Ranks:
@@ -86,11 +117,11 @@ class Ranks:
         """Find the rank that failed first; one killed by a signal has priority over one that only lost its peer."""
         self._gather(_GATHER_S, lambda: any((process.poll() or 0) < 0 for process in self.processes))
         rank = self._first_broken()
-        timeout = timeouts.find_timeout(self.last_words(rank))
+        timeout = find_timeout(self.last_words(rank))
         if timeout:
             self._gather(_TIME_OUT_GATHER_S, lambda: None not in [process.poll() for process in self.processes])
             rank = self._first_broken()
-            timeout = timeouts.find_timeout(self.last_words(rank))
+            timeout = find_timeout(self.last_words(rank))
         running = [
             rank
             for rank, process in enumerate(self.processes)
@@ -110,11 +141,11 @@ class Ranks:
 
     def _waited(self, rank: int) -> bool:
         log_tail = self.last_words(rank)
-        return bool(timeouts.find_timeout(log_tail)) or any(word in log_tail for word in _CONNECTION_LOST)
+        return bool(find_timeout(log_tail)) or any(word in log_tail for word in _CONNECTION_LOST)
 
     def _innocence(self, rank: int) -> tuple[int, int, int]:
         log_tail = self.last_words(rank)
-        if timeouts.find_timeout(log_tail):  # also if NCCL then ends the process with a signal
+        if find_timeout(log_tail):  # also if NCCL then ends the process with a signal
             return (2, 0, rank)
         if self._code(rank) < 0:
             return (0, 0, rank)

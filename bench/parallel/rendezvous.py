@@ -34,7 +34,8 @@ def join_group(place: Place, folder: str, options: Options, meet: dict[str, Any]
     store = _store_of_nodes(rank, world, meet, limit) if meet else _store(rank, world, folder, options["port"], limit)
     agree_on_the_world(store, rank, world, limit)
     interface = _interface_for_gloo(store, meet) if backend == "gloo" else None
-    nccl_log = _words_of_nccl(folder, rank) if backend == "nccl" else None
+    nccl_log = os.path.join(folder, f"nccl-{rank}.log") if backend == "nccl" else None
+    os.environ.update(observed.nccl_log_variables(nccl_log) if nccl_log else {})
     connections_before = attempt(observed.connections)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=limit)
     lazy = observed.is_lazy(connections_before, attempt(observed.connections), world) if backend == "gloo" else None
@@ -70,13 +71,6 @@ def agree_on_the_world(store: Any, rank: int, world: int, limit: datetime.timede
     verdict = store.get("envmatrix/verdict").decode()
     if verdict != "all are here":
         raise RunError(f"{verdict}: start all with the same --processes and --nodes")
-
-
-def _words_of_nccl(folder: str, rank: int) -> str:
-    """Make NCCL log its settings at start-up to a file, unless the user has set NCCL_DEBUG; return the file's path."""
-    path = os.path.join(folder, f"nccl-{rank}.log")
-    os.environ.update(observed.nccl_log_variables(path))
-    return path
 
 
 def _interface_for_gloo(store: Any, meet: dict[str, Any] | None) -> str | None:

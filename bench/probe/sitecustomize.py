@@ -26,17 +26,16 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 #: Variables that settings of environments use, and that runtimes read once.
 _NAMES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "MALLOC_", "DNNL_", "ONEDNN_", "TORCH_")
 _LIBRARIES = (os.path.dirname(os.__file__), _HERE, "<")
+_FOLDER = os.environ.get("BENCH_PROBE")
 
 
-def _allowed() -> list[int] | None:
+def _append(name: str, line: str) -> None:
+    """Add a line to a file of notes. Every process, forks too, does so at once: it may end without exit handlers."""
     try:
-        return sorted(os.sched_getaffinity(0))
-    except (OSError, AttributeError):
-        return None
-
-
-def _finders() -> list[Any]:
-    return sys.meta_path
+        with open(os.path.join(_FOLDER or "", name), "a", encoding="utf-8", errors="replace") as file:
+            file.write(f"{line}\n")
+    except OSError as error:
+        print(f"bench probe: what it asked for was not noted: {error}", file=sys.stderr)
 
 
 def _caller() -> FrameType:
@@ -49,71 +48,70 @@ def _caller() -> FrameType:
     return frame
 
 
-class _Settings:
-    """Notes variables and CPUs that the program sets itself, without looking first whether they are set."""
-
-    def __init__(self, write: Callable[[str, str], None]) -> None:
-        self._write = write
-        self._read: set[tuple[str, str]] = set()
-        self._variables(type(os.environ))
-        if hasattr(os, "sched_setaffinity"):
-            self._affinity(os.sched_setaffinity)
-
-    def _variables(self, owner: Any) -> None:
-        get, put = owner.__getitem__, owner.__setitem__
-
-        def read(variables: Any, name: Any) -> Any:
-            if isinstance(name, str) and name.startswith(_NAMES):
-                self._read.add((name, _caller().f_code.co_filename))
-            return get(variables, name)
-
-        def write(variables: Any, name: Any, value: Any) -> None:
-            if isinstance(name, str) and name.startswith(_NAMES) and isinstance(value, str):
-                caller = _caller()
-                if (name, caller.f_code.co_filename) not in self._read and variables.get(name) != value:
-                    self.note(name, value, caller)
-            put(variables, name, value)
-
-        owner.__getitem__, owner.__setitem__ = read, write
-
-    def _affinity(self, function: Any) -> None:
-        def sched_setaffinity(pid: int, mask: Any) -> None:
-            mask = list(mask)
-            function(pid, mask)
-            self.note("os.sched_setaffinity", ",".join(map(str, sorted(mask))), _caller())
-
-        os.sched_setaffinity = sched_setaffinity
-
-    def note(self, name: str, value: object, caller: FrameType) -> None:
-        """Note a setting with the line that made it."""
-        if os.environ.get("BENCH_PROBE"):  # not while collecting evidence
-            path = os.path.abspath(caller.f_code.co_filename)
-            folder = os.getcwd() + os.sep
-            path = path[len(folder) :] if path.startswith(folder) else os.sep.join(path.split(os.sep)[-3:])
-            where = f"line {caller.f_lineno} of {path}"
-            self._write(
-                "settings", "\t".join(" ".join(str(part).split()) for part in (os.getpid(), name, value, where))
-            )
+def _note_setting(name: str, value: object, caller: FrameType) -> None:
+    """Note what the program sets itself, with the line that does."""
+    if os.environ.get("BENCH_PROBE"):  # not while collecting evidence
+        path = os.path.abspath(caller.f_code.co_filename)
+        folder = os.getcwd() + os.sep
+        path = path[len(folder) :] if path.startswith(folder) else os.sep.join(path.split(os.sep)[-3:])
+        parts = (os.getpid(), name, value, f"line {caller.f_lineno} of {path}")
+        _append("settings", "\t".join(" ".join(str(part).split()) for part in parts))
 
 
-class _Notes:
-    """An import hook that notes thread counts requested from torch, or from OpenMP through ctypes.
+_threads_noted: set[tuple[int, int]] = set()
 
-    Every process, forks too, writes them at once, because it may end without running exit handlers.
-    """
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-        self._noted: set[tuple[int, int]] = set()
-        self._settings = _Settings(self._write)
-        self._awaited: dict[str, Callable[[Any], None]] = {"torch": self._of_torch, "ctypes": self._of_ctypes}
-        if "ctypes" in sys.modules:  # a file of site-packages imported it earlier
-            self._of_ctypes(sys.modules["ctypes"])
+def _note_threads(number: Any) -> None:
+    """Note a number of threads that a process requests."""
+    try:
+        note = os.getpid(), int(number)
+    except (TypeError, ValueError) as error:  # the program's own work must not change
+        print(f"bench probe: a number of threads was not noted: {error}", file=sys.stderr)
+        return
+    if note not in _threads_noted:
+        _threads_noted.add(note)
+        _append("threads", f"{note[0]} {note[1]}")
+
+
+def _watch_variables(owner: Any) -> None:
+    """Note variables that the program sets without looking first whether they are set."""
+    get, put = owner.__getitem__, owner.__setitem__
+    read_by: set[tuple[str, str]] = set()
+
+    def read(variables: Any, name: Any) -> Any:
+        if isinstance(name, str) and name.startswith(_NAMES):
+            read_by.add((name, _caller().f_code.co_filename))
+        return get(variables, name)
+
+    def write(variables: Any, name: Any, value: Any) -> None:
+        if isinstance(name, str) and name.startswith(_NAMES) and isinstance(value, str):
+            caller = _caller()
+            if (name, caller.f_code.co_filename) not in read_by and variables.get(name) != value:
+                _note_setting(name, value, caller)
+        put(variables, name, value)
+
+    owner.__getitem__, owner.__setitem__ = read, write
+
+
+def _watch_affinity(function: Any) -> None:
+    def sched_setaffinity(pid: int, mask: Any) -> None:
+        mask = list(mask)
+        function(pid, mask)
+        _note_setting("os.sched_setaffinity", ",".join(map(str, sorted(mask))), _caller())
+
+    os.sched_setaffinity = sched_setaffinity
+
+
+class _Finder:
+    """An import hook that patches modules right after their import, each once."""
+
+    def __init__(self, patches: dict[str, Callable[[Any], None]]) -> None:
+        self._patches = patches
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Find an awaited module, once, and patch it right after its import."""
-        change = self._awaited.pop(name, None)
-        if change is None:
+        """Find a module that is to be patched."""
+        patch = self._patches.pop(name, None)
+        if patch is None:
             return None
         import importlib.util
 
@@ -123,80 +121,67 @@ class _Notes:
 
             def exec_module(module: Any) -> None:
                 run(module)
-                change(module)
+                patch(module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
-    def _of_torch(self, torch: Any) -> None:
-        import functools
 
-        function = torch.set_num_threads
+def _watch_torch(torch: Any) -> None:
+    """Note thread counts requested from torch, and the first time that anything but torch itself asks for a GPU."""
+    import functools
 
-        @functools.wraps(function)
-        def set_num_threads(number: int) -> None:
-            function(number)
-            # PyTorch always gives a data loader's worker one thread, whatever the environment.
-            if sys._getframe(1).f_globals.get("__name__") != "torch.utils.data._utils.worker":
-                self._note(number)
-                self._settings.note("torch.set_num_threads", number, _caller())
+    function = torch.set_num_threads
 
-        for owner in (torch, getattr(torch, "_C", None)):
-            if hasattr(owner, "set_num_threads"):
-                owner.set_num_threads = set_num_threads  # type: ignore[union-attr]
-        for owner in (getattr(torch, "cuda", None), getattr(torch, "accelerator", None)):
-            if hasattr(owner, "is_available"):
-                self._note_question(owner)
+    @functools.wraps(function)
+    def set_num_threads(number: int) -> None:
+        function(number)
+        # PyTorch always gives a data loader's worker one thread, whatever the environment.
+        if sys._getframe(1).f_globals.get("__name__") != "torch.utils.data._utils.worker":
+            _note_threads(number)
+            _note_setting("torch.set_num_threads", number, _caller())
 
-    def _note_question(self, owner: Any) -> None:
-        """Note the first time that anything but PyTorch itself asks for a GPU."""
-        import functools
+    for owner in (torch, getattr(torch, "_C", None)):
+        if hasattr(owner, "set_num_threads"):
+            owner.set_num_threads = set_num_threads  # type: ignore[union-attr]
+    for owner in (getattr(torch, "cuda", None), getattr(torch, "accelerator", None)):
+        if hasattr(owner, "is_available"):
+            _watch_for_gpus(owner)
 
-        function = owner.is_available
 
-        @functools.wraps(function)
-        def is_available() -> bool:
-            asks = str(sys._getframe(1).f_globals.get("__name__"))
-            if os.environ.get("BENCH_PROBE") and not asks.startswith("torch."):  # not while collecting evidence
-                owner.is_available = function
-                self._write("gpus", str(os.getpid()))
-            return function()
+def _watch_for_gpus(owner: Any) -> None:
+    import functools
 
-        owner.is_available = is_available
+    function = owner.is_available
 
-    def _of_ctypes(self, ctypes: Any) -> None:
-        find = ctypes.CDLL.__getitem__
+    @functools.wraps(function)
+    def is_available() -> bool:
+        asks = str(sys._getframe(1).f_globals.get("__name__"))
+        if os.environ.get("BENCH_PROBE") and not asks.startswith("torch."):  # not while collecting evidence
+            owner.is_available = function
+            _append("gpus", str(os.getpid()))
+        return function()
 
-        def noted(number: Any, _function: Any, arguments: tuple[Any, ...]) -> Any:
-            for asked in arguments[:1]:
-                self._note(getattr(asked, "value", asked))
-                self._settings.note("omp_set_num_threads", getattr(asked, "value", asked), _caller())
-            return number
+    owner.is_available = is_available
 
-        def finding(library: Any, name: Any) -> Any:
-            function = find(library, name)
-            if name == "omp_set_num_threads":
-                function.errcheck = noted
-            return function
 
-        ctypes.CDLL.__getitem__ = finding
+def _watch_ctypes(ctypes: Any) -> None:
+    """Note thread counts requested from OpenMP through ctypes."""
+    find = ctypes.CDLL.__getitem__
 
-    def _note(self, number: Any) -> None:
-        try:
-            note = os.getpid(), int(number)
-            if note in self._noted:
-                return
-            self._noted.add(note)
-            self._write("threads", f"{note[0]} {note[1]}")
-        except (TypeError, ValueError) as error:  # the program's own work must not change
-            print(f"bench probe: a number of threads was not noted: {error}", file=sys.stderr)
+    def noted(number: Any, _function: Any, arguments: tuple[Any, ...]) -> Any:
+        for asked in arguments[:1]:
+            _note_threads(getattr(asked, "value", asked))
+            _note_setting("omp_set_num_threads", getattr(asked, "value", asked), _caller())
+        return number
 
-    def _write(self, name: str, line: str) -> None:
-        try:
-            with open(os.path.join(self._folder, name), "a", encoding="utf-8", errors="replace") as file:
-                file.write(f"{line}\n")
-        except OSError as error:
-            print(f"bench probe: what it asked for was not noted: {error}", file=sys.stderr)
+    def finding(library: Any, name: Any) -> Any:
+        function = find(library, name)
+        if name == "omp_set_num_threads":
+            function.errcheck = noted
+        return function
+
+    ctypes.CDLL.__getitem__ = finding
 
 
 def _chain() -> None:
@@ -271,8 +256,14 @@ def _at_exit(folder: str, allowed: list[int] | None, pid: int, began_ns: int) ->
         print(f"bench probe: no evidence: {error}", file=sys.stderr)
 
 
-if os.environ.get("BENCH_PROBE"):
-    _finders().insert(0, _Notes(os.environ["BENCH_PROBE"]))
+if _FOLDER:
+    _watch_variables(type(os.environ))
+    if hasattr(os, "sched_setaffinity"):
+        _watch_affinity(os.sched_setaffinity)
+    sys.meta_path.insert(0, _Finder({"torch": _watch_torch, "ctypes": _watch_ctypes}))
+    if "ctypes" in sys.modules:  # a file of site-packages imported it earlier
+        _watch_ctypes(sys.modules["ctypes"])
     # Registered first, so it runs last: the program's own exit handlers are part of the program.
-    atexit.register(_at_exit, os.environ["BENCH_PROBE"], _allowed(), os.getpid(), time.perf_counter_ns())
+    _cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    atexit.register(_at_exit, _FOLDER, _cpus, os.getpid(), time.perf_counter_ns())
 _chain()

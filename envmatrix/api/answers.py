@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from envmatrix.api.places import Names, PathLike, parse_fraction, split_names
+from envmatrix.api.places import Names, PathLike, parse_argument, split_names
 from envmatrix.api.result import Result
 from envmatrix.api.runs import find_run_to_read
 from envmatrix.errors import InputError, suggestion
@@ -81,7 +81,7 @@ def compare(
         StoreError: a run cannot be read.
 
     """
-    names, limit = split_names(environments) or (), parse_fraction("allowed", allowed, parse_tolerance)
+    names, limit = split_names(environments) or (), parse_argument("allowed", allowed, parse_tolerance)
     old_folder = find_run_to_read(old, results)
     if new is not None:
         return compare_runs(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import NamedTuple
 
-from envmatrix.api.chosen import open_environment
+from envmatrix.api.environments import open_environment
 from envmatrix.api.places import PathLike, find_run
 from envmatrix.errors import InputError, suggestion
 from envmatrix.results import RunFolder
@@ -21,8 +21,7 @@ _ALWAYS_DIFFERENT = frozenset({
 _FILES = ("libraries", "loaded", "preloaded")
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """One value that differs between two environments; '' if an environment does not have it."""
 
     path: str
@@ -49,11 +48,11 @@ def diff(
         raise InputError("a recorded run has its own matrix and engines", remedy="leave out --matrix and --engine")
     if run is not None:
         return recorded_differences(run, first, run, second, results)
-    sessions = (
-        open_environment(name, engine=engine, matrix=matrix, results=results, progress=progress)
-        for name in (first, second)
-    )
-    return _differences(*(_tree(session.prepared.facts, session.evidence()) for session in sessions))
+    trees = []
+    for name in (first, second):
+        session = open_environment(name, engine=engine, matrix=matrix, results=results, progress=progress)
+        trees.append(_tree(session.prepared.facts, session.evidence()))
+    return tuple(differing(trees[0], trees[1]))
 
 
 def recorded_differences(
@@ -63,7 +62,7 @@ def recorded_differences(
 
     The runs may be the same. Raises InputError if one has no successful trial of its environment.
     """
-    return _differences(_recorded(find_run(old, results), first), _recorded(find_run(new, results), second))
+    return tuple(differing(_recorded(find_run(old, results), first), _recorded(find_run(new, results), second)))
 
 
 def _recorded(folder: RunFolder, name: str) -> dict[str, object]:
@@ -86,19 +85,15 @@ def _tree(facts: Mapping[str, str], evidence: object) -> dict[str, object]:
     return {"image": packages, **(evidence if isinstance(evidence, Mapping) else {})}
 
 
-def _differences(first: Mapping[str, object], second: Mapping[str, object]) -> tuple[Difference, ...]:
-    return tuple(Difference(*values) for values in differing(first, second))
-
-
-def differing(first: object, second: object, path: str = "") -> Iterator[tuple[str, str, str]]:
-    """Yield (path, first text, second text) for each difference; '' if a side has no value."""
+def differing(first: object, second: object, path: str = "") -> Iterator[Difference]:
+    """Yield each difference between two trees, and its path below ``path``."""
     if isinstance(first, Mapping) or isinstance(second, Mapping):
         first_values, second_values = (value if isinstance(value, Mapping) else {} for value in (first, second))
         for key in sorted({*first_values, *second_values} - _ALWAYS_DIFFERENT):
             first_value, second_value = _files(key, first_values.get(key)), _files(key, second_values.get(key))
             yield from differing(first_value, second_value, f"{path}.{key}".strip("."))
     elif first != second:
-        yield path, _text(first), _text(second)
+        yield Difference(path, _text(first), _text(second))
 
 
 def _files(key: str, value: object) -> object:

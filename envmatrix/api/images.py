@@ -31,11 +31,7 @@ from envmatrix.results import write_whole
 from envmatrix.system.host import this_host
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.system.project import beside
-from envmatrix.trials.experiment import (
-    design_environments,
-    find_design,
-    snapshot_bench,
-)
+from envmatrix.trials.experiment import design_environments, find_design, snapshot_bench
 from envmatrix.trials.images import ImageBuilder, build_places, matrix_locks_folder, prepare_images
 
 #: Prefix of a word that names both a design and an environment: then it means the design.
@@ -136,10 +132,6 @@ def _is_design_name(matrix: Matrix, name: str, progress: ProgressCallback) -> bo
     return False
 
 
-def _matrix_build_places(matrix: Matrix) -> BuildPaths:
-    return build_places(Path(matrix.path), snapshot_bench()[1])
-
-
 def lock(
     environments: Sequence[str] = (),
     *,
@@ -160,7 +152,7 @@ def lock(
             remedy=f"use `--engine {engine}` or `--architecture {architecture}`, not both",
         )
     whole = load_matrix(matrix, progress)
-    place = replace(_matrix_build_places(whole), locks=matrix_locks_folder(Path(whole.path)))
+    place = replace(build_places(Path(whole.path), snapshot_bench()[1]), locks=matrix_locks_folder(Path(whole.path)))
     locks = Locks(place.locks, place.cache, progress)
     named_images = [resolve_environment(whole, name, {}).image for name in environments]
     images = tuple(({image.name: image for image in named_images} or all_images(whole)).values())
@@ -222,7 +214,7 @@ def write_build_context(
     """
     whole, target = load_matrix(matrix, progress), Path(folder)
     image = resolve_environment(whole, environment, {}).image
-    place = _matrix_build_places(whole)
+    place = build_places(Path(whole.path), snapshot_bench()[1])
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError(f"{target} is not an empty folder", remedy="pass a new folder, or empty this one")
     base, tar = bootstrapped_base(image, place, progress)

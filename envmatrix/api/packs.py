@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from envmatrix.api.places import PathLike, find_matrix, find_run, parse_fraction
+from envmatrix.api.places import PathLike, find_matrix, find_run, parse_argument
 from envmatrix.api.result import Result
-from envmatrix.api.runs import Watch, find_run_host, finish_run, line_progress_watch, run_path
+from envmatrix.api.runs import Watch, check_has_answer, find_run_host, finish_run, line_progress_watch, run_path
 from envmatrix.build.cache import file_digest
 from envmatrix.build.locks import Locks
 from envmatrix.engines.base import HasBills, HasImageFiles
 from envmatrix.engines.catalog import find_engine
-from envmatrix.errors import ExitCode, InputError, InterruptedRunError, NothingRanError, StoreError, Where
+from envmatrix.errors import ExitCode, InputError, StoreError, Where
 from envmatrix.launchers.base import Ask
 from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder, write_whole
@@ -34,7 +34,7 @@ from envmatrix.system.signature import PACK, sign_text
 from envmatrix.trials.experiment import Experiment, find_bench_copy, reopen_experiment
 from envmatrix.trials.images import build_places
 from envmatrix.trials.new_run import NewRun
-from envmatrix.units import parse_bytes
+from envmatrix.units import parse_bytes, parse_percent
 
 _UNVERIFIED_NOTE = (
     "this runs the archive's own bench/ on this host and in its environments; neither --signers nor "
@@ -80,10 +80,10 @@ def pack_run(
 
     """
     folder, matrix_file = find_run(run_path(run), results), find_matrix(matrix)
-    packed_run = _load_checked_run(folder, progress)
+    packed_run, local_run = _load_checked_run(folder, progress)
     places = build_places(matrix_file, find_bench_copy(packed_run.bench_digest))
     contents = collect_files(folder, packed_run, matrix_file, places)
-    contents |= collect_programs(local_run := folder.load_for_resume(), _size_limit(programs))
+    contents |= collect_programs(local_run, parse_argument("programs", programs, parse_bytes) if programs else 0)
     files: dict[str, Path] = {}
     if any(isinstance(find_engine(arm.engine), (HasBills, HasImageFiles)) for arm in packed_run.plan.arms):
         experiment = reopen_experiment(folder, matrix_file, progress)
@@ -97,16 +97,16 @@ def pack_run(
     packages, lacking = library_contents(packed_run, locks, progress) if libraries else ({}, [])
     contents |= packages
     contents[CRATE_FILE] = make_crate(packed_run, contents)
-    left_out = _report_left_out([*not_packed_texts(local_run, contents), *lacking], folder, progress)
-    manifest = make_manifest(packed_run, contents, files, left_out)
+    not_packed = (*not_packed_texts(local_run, contents), *lacking)
+    manifest = make_manifest(packed_run, contents, files, [folder.names.text(line) for line in not_packed])
+    _report_left_out(manifest, progress)
     archive = Path(f"{packed_run.name}.tar.gz" if output is None else output)
-    signature = sign_text(manifest.text(), key, PACK) if key else None
-    written_archive = write_archive(archive, manifest, contents, signature)
-    return PackResult(archive, written_archive.sha256, written_archive.size, signature is not None, manifest)
+    written = write_archive(archive, manifest, contents, sign_text(manifest.text(), key, PACK) if key else None)
+    return PackResult(archive, written.sha256, written.size, key is not None, manifest)
 
 
-def _load_checked_run(folder: RunFolder, progress: ProgressCallback) -> Run:
-    """Return the run after reading every trial, so that invalid data is neither packed nor signed.
+def _load_checked_run(folder: RunFolder, progress: ProgressCallback) -> tuple[Run, Run]:
+    """Return the run as stored, and with this machine's folders; read every trial, so that no invalid one is packed.
 
     Warn of personal names in it.
     """
@@ -116,7 +116,7 @@ def _load_checked_run(folder: RunFolder, progress: ProgressCallback) -> Run:
     if has_personal_names(folder):
         remedy = f"run `envmatrix redact {run.name}`, then pack again"
         progress(f"the archive contains host names or user folders: {remedy}")
-    return run
+    return run, folder.load_for_resume()
 
 
 def redact_run(
@@ -141,21 +141,6 @@ def redact_run(
     changed = redact(folder)
     write_reports(RunFolder(folder.path), progress=progress)
     return Result.of(RunFolder(folder.path)), changed
-
-
-def _report_left_out(lines: Iterable[str], folder: RunFolder, progress: ProgressCallback) -> list[str]:
-    """Report what a pack leaves out, and return these lines without this machine's own folders."""
-    redacted_lines = [folder.names.text(line) for line in lines]
-    for line in redacted_lines:
-        progress(line)
-    return redacted_lines
-
-
-def _size_limit(programs: int | str) -> int:
-    try:
-        return parse_bytes(programs) if programs else 0
-    except ValueError as error:
-        raise InputError(f"programs: {error}") from error
 
 
 def reproduce(
@@ -193,7 +178,7 @@ def reproduce(
         InterruptedRunError: Ctrl-C ended the run; the message shows how to resume.
 
     """
-    limit = parse_fraction("tolerance", tolerance)
+    limit = parse_argument("tolerance", tolerance, parse_percent)
     opened = open_archive(archive, sha256=sha256, signers=signers, results=results, progress=progress)
     earlier_run = run_path(run)
     if earlier_run is not None:
@@ -222,9 +207,14 @@ def open_archive(
     trusted = Path(signers) if signers is not None else None
     opened = open_pack(file, Path(results) / f"packed-{digest[:12]}", trusted)
     progress(f"{file}: {len(opened.manifest.files)} files match the manifest; {opened.signed}")
-    for line in opened.manifest.left_out:
-        progress(line)
+    _report_left_out(opened.manifest, progress)
     return opened
+
+
+def _report_left_out(manifest: Manifest, progress: ProgressCallback) -> None:
+    """Report what a pack leaves out, without the folders of the machine that packed it."""
+    for line in manifest.left_out:
+        progress(line)
 
 
 def begin_reproduction(
@@ -247,14 +237,7 @@ def finish_reproduction(
 ) -> tuple[Reproduction, Result]:
     """Run the plan of an archive and compare. Raises the errors of ``reproduce``."""
     result = finish_run(experiment, watch, ask)
-    name = result.name
-    compare_command = f"envmatrix reproduce {archive} {name}"
-    if result.interrupted:
-        raise InterruptedRunError(
-            "interrupted", remedy=f"to continue: envmatrix resume {name}, then: {compare_command}"
-        )
-    if result.exit_code == ExitCode.NOTHING_RAN:
-        raise NothingRanError("no trial succeeded", remedy=f"envmatrix resume {name}, then: {compare_command}")
+    check_has_answer(result, f"envmatrix reproduce {archive} {result.name}")
     return _write_reproduction(opened, experiment, tolerance), result
 
 
@@ -262,21 +245,16 @@ def compare_again(
     opened: OpenedPack, run: PathLike, results: PathLike, tolerance: float, progress: ProgressCallback
 ) -> Reproduction:
     """Compare a verified archive with an earlier run of it. Raises the errors of ``reproduce``."""
-    return _write_reproduction(opened, _reopen_reproduction(opened, run, results, progress), tolerance)
+    folder = find_run(run, results)
+    if not is_run_of_pack(opened, folder):
+        raise InputError(f"run {folder.path.name} was not started from this archive")
+    experiment = reopen_experiment(folder, opened.folder / "matrix.yaml", progress)
+    return _write_reproduction(opened, experiment, tolerance)
 
 
 def stored_exit_code(run: PathLike, results: PathLike) -> ExitCode:
     """Return the exit code of ``envmatrix bench`` for the trials that a run has on disk."""
     return Result.of(find_run(run, results)).exit_code
-
-
-def _reopen_reproduction(
-    opened: OpenedPack, run: PathLike, results: PathLike, progress: ProgressCallback
-) -> Experiment:
-    folder = find_run(run, results)
-    if not is_run_of_pack(opened, folder):
-        raise InputError(f"run {folder.path.name} was not started from this archive")
-    return reopen_experiment(folder, opened.folder / "matrix.yaml", progress)
 
 
 def _write_reproduction(opened: OpenedPack, experiment: Experiment, tolerance: float) -> Reproduction:

@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from envmatrix.errors import InputError, suggestion
 from envmatrix.matrix import Matrix, load
@@ -13,12 +14,12 @@ from envmatrix.matrix.parse import parse
 from envmatrix.results import Run, RunFolder
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.system.project import default_matrix
-from envmatrix.units import parse_percent
 
 #: A file or folder.
 PathLike = str | os.PathLike[str]
 #: Names, or one text with names separated by commas.
 Names = str | Sequence[str]
+Number = TypeVar("Number", int, float)
 
 
 _DEFAULT_MATRIX = Path("matrix.yaml")
@@ -58,23 +59,21 @@ def find_run(name: PathLike | None, results: PathLike = "results") -> RunFolder:
         if not run_folders:
             raise InputError(f"no runs in {folder}", remedy="create one: `envmatrix bench`")
         return RunFolder(max(run_folders, key=lambda path: (path / "run.json").stat().st_mtime))
-    for path in (Path(name), folder / name) if os.fspath(name) else ():
+    run_name = os.fspath(name)
+    paths = (Path(name), folder / name) if run_name else ()
+    for path in paths:
         if (path / "run.json").exists():
             return RunFolder(path)
         if (path / "study.json").exists():
             raise InputError(
-                f"{os.fspath(name)!r} is a search (`envmatrix tune`), not a run",
-                remedy=f"`envmatrix report {os.fspath(name)}` shows the search; for one of its steps: --results {path} "
+                f"{run_name!r} is a search (`envmatrix tune`), not a run",
+                remedy=f"`envmatrix report {run_name}` shows the search; for one of its steps: --results {path} "
                 f"{_newest_step(path)}",
             )
-    existing_path = next((path for path in (Path(name), folder / name) if os.fspath(name) and path.exists()), None)
-    if existing_path:
-        raise InputError(
-            f"{existing_path} is not a run: it has no run.json", remedy="`envmatrix list runs` shows all runs"
-        )
-    raise InputError(
-        f"no run {os.fspath(name)!r}", remedy=suggestion(os.fspath(name), [path.name for path in run_folders])
-    )
+    if existing_path := next((path for path in paths if path.exists()), None):
+        remedy = "`envmatrix list runs` shows all runs"
+        raise InputError(f"{existing_path} is not a run: it has no run.json", remedy=remedy)
+    raise InputError(f"no run {run_name!r}", remedy=suggestion(run_name, [path.name for path in run_folders]))
 
 
 def _newest_step(study: Path) -> str:
@@ -104,8 +103,8 @@ def split_names(names: Names | None) -> tuple[str, ...] | None:
     return tuple(name.strip() for name in names.split(",")) if isinstance(names, str) else tuple(names)
 
 
-def parse_fraction(name: str, value: float | str, parse: Callable[[object], float] = parse_percent) -> float:
-    """Return an argument such as 0.03 or '3%' as a number. Raises InputError with the argument's name."""
+def parse_argument(name: str, value: object, parse: Callable[[object], Number]) -> Number:
+    """Return an argument such as '3%' or '10m' as a number. Raises InputError with the argument's name."""
     try:
         return parse(value)
     except ValueError as error:

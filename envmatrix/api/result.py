@@ -121,6 +121,11 @@ class Result:
         return ExitCode.SOME_FAILED if broken else ExitCode.FINE
 
     @property
+    def is_unfinished(self) -> bool:
+        """Whether ``resume`` can complete it."""
+        return bool(self.interrupted or self.lost or self.incomplete)
+
+    @property
     def other_work(self) -> tuple[str, ...]:
         """The environments that did other work than their reference: a check of equal work failed."""
         return tuple(dict.fromkeys(effect.environment for effect in self.effects if Flag.UNEQUAL_WORK in effect.flags))

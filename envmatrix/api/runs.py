@@ -10,7 +10,15 @@ from contextlib import AbstractContextManager, closing
 from envmatrix.api.places import Names, PathLike, find_matrix, find_run, load_matrix, split_names
 from envmatrix.api.result import Result
 from envmatrix.engines.catalog import find_engine
-from envmatrix.errors import EnvmatrixError, InputError, StoppedRunError, StoreError
+from envmatrix.errors import (
+    EnvmatrixError,
+    ExitCode,
+    InputError,
+    InterruptedRunError,
+    NothingRanError,
+    StoppedRunError,
+    StoreError,
+)
 from envmatrix.launchers import catalog
 from envmatrix.launchers.base import Ask, Launcher, LimitsBlocks, RunsElsewhere, ShowsScripts
 from envmatrix.launchers.catalog import LAUNCHERS, check_options
@@ -215,8 +223,8 @@ def report_unknown_variables(matrix: Matrix, design: Design, progress: ProgressC
     used_levels = {
         pair for environment in design_environments(matrix, design, {}).values() for pair in environment.levels.items()
     }
-    for doubt in find_unread_variables(matrix):
-        if (doubt.factor, doubt.level) in used_levels:
+    for level, doubt in find_unread_variables(matrix):
+        if level in used_levels:
             progress(f"warning: {doubt}")
 
 
@@ -312,6 +320,15 @@ def finish_run(
         remedy = f"free some space or make it writable, then `envmatrix report {experiment.run.name}`"
         raise StoppedRunError(message, where=error.where, remedy=remedy) from error
     return Result.of(folder, ending, summary)
+
+
+def check_has_answer(result: Result, then: str) -> None:
+    """Raise an error for a run that was interrupted or had no successful trial; ``then`` is typed after `resume`."""
+    commands = f"envmatrix resume {result.name}, then: {then}"
+    if result.interrupted:
+        raise InterruptedRunError("interrupted", remedy=f"to continue: {commands}")
+    if result.exit_code == ExitCode.NOTHING_RAN:
+        raise NothingRanError("no trial succeeded", remedy=commands)
 
 
 def _stopped_error(error: StoreError, experiment: Experiment, launcher: Launcher) -> StoppedRunError:

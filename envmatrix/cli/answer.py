@@ -89,11 +89,8 @@ def undecided_advice(result: Result) -> str:
 
     run = result.summary.run
     undecided_effects = [effect for effect in result.effects if _is_undecided(effect, run.plan.target)]
-    if (
-        not undecided_effects or run.plan.race or run.plan.max_blocks < run.plan.min_blocks
-    ):  # the last: a design that draws no conclusions
-        return ""
-    if result.interrupted or result.lost or result.incomplete:
+    draws_no_conclusions = run.plan.race or run.plan.max_blocks < run.plan.min_blocks
+    if not undecided_effects or draws_no_conclusions or result.is_unfinished:
         return ""
     undecided = f"undecided: {', '.join(dict.fromkeys(effect.environment for effect in undecided_effects))}"
     if any(effect.contended.shares for effect in undecided_effects):
@@ -134,7 +131,7 @@ def gate_advice(result: Result, comparison: Comparison, allowed: float, then: st
         item for item in comparison.items if item.status == "cannot say" and not (item.unsure or item.runs)
     ]
     took_s, blocks = _elapsed_and_blocks(result)
-    if not undecided_items or not blocks or result.interrupted or result.lost or result.incomplete:
+    if not undecided_items or not blocks or result.is_unfinished:
         return ""
     needed_blocks = max(plan.min_blocks, *(item.wanted or 0 for item in undecided_items))
     if needed_blocks <= blocks:  # narrow enough: the effect is close to the allowed limit
@@ -146,15 +143,14 @@ def gate_advice(result: Result, comparison: Comparison, allowed: float, then: st
     target = NARROW_ENOUGH * allowed
     extra_options = f" --max-blocks {needed_blocks}" if needed_blocks > plan.max_blocks else ""
     extra_options += f" --target {100 * target:g}%" if 0 < target < plan.target else ""
-    resume_command = (
-        f"envmatrix resume {result.name} --budget {as_budget(max(seconds, plan.budget_s + 60))}{extra_options}"
-    )
+    budget = as_budget(max(seconds, plan.budget_s + 60))
+    resume_command = f"envmatrix resume {result.name} --budget {budget}{extra_options}"
     return f"a verdict needs {needed_blocks:,} blocks or fewer: {resume_command}, then: {then}"
 
 
 def explain_exit(result: Result) -> ExitCode:
     """Print how to continue an unfinished run, and return the exit code."""
-    if result.interrupted or result.lost or result.incomplete:
+    if result.is_unfinished:
         incomplete = f"{result.incomplete} block(s) are incomplete; to continue"
         why = "to continue" if result.interrupted else "if that was by chance, continue" if result.lost else incomplete
         common.print_progress(f"{why}: envmatrix resume {result.name}")
@@ -166,19 +162,15 @@ def explain_exit(result: Result) -> ExitCode:
 def run_and_show_search(tuning: RunningSearch, arguments: Arguments, *, is_set_up: bool = False) -> int:
     """Continue a search and print its result."""
     from envmatrix.api.tuning import search
-    from envmatrix.search.progress import watch_step
+    from envmatrix.search.loop import watch_step
 
-    watch = partial(
-        watch_step,
-        quiet=arguments.quiet,
-        tell=common.print_progress,
-        show_output=getattr(arguments, "show_output", False),
-    )
+    show_output = getattr(arguments, "show_output", False)
+    watch = partial(watch_step, quiet=arguments.quiet, tell=common.print_progress, show_output=show_output)
     result = search.finish_search(tuning, watch, is_set_up=is_set_up)
     if result.interrupted:
         common.print_progress(f"to continue: envmatrix resume {result.name}")
-        return result.exit_code
-    show_search(result, as_json=arguments.json)
+    else:
+        show_search(result, as_json=arguments.json)
     return result.exit_code
 
 

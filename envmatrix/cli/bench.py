@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envmatrix.cli import answer, common, launching, shared_options
+from envmatrix.cli import answer, common, shared_options
 from envmatrix.cli.grammar import Arguments, Parser, declare, declare_flag, name_list
 from envmatrix.cli.standard_input import check_unused_input
 from envmatrix.errors import ExitCode, InputError
@@ -39,7 +39,7 @@ def add_arguments(parser: Parser) -> None:
     shared_options.add(parser, "--results")
     declare_flag(parser, "--host-names", "record real host names (default: node-1, node-2, ...)")
     shared_options.add(parser, "--price")
-    launching.add_launcher(parser)
+    shared_options.add_launcher(parser)
     declare_flag(parser, "--dry-run", "with a launcher that submits scripts: print the first script, submit nothing")
     shared_options.add(parser, "--json", "--quiet")
     _add_program(parser)
@@ -97,7 +97,7 @@ def run(arguments: Arguments) -> int:
 def _run_program(arguments: Arguments) -> int:
     """Run a program once, generate a matrix for it, and run that."""
     from envmatrix.api import runs
-    from envmatrix.api.known_order import read_order_atlas
+    from envmatrix.api.atlas import read_order_atlas
     from envmatrix.api.program import bench
 
     _check_program(arguments)

@@ -22,17 +22,17 @@ def run(arguments: Arguments) -> int:
     try:
         matrix = check_matrix(arguments.matrix)
     except InputError as error:
-        if arguments.json:
-            mistakes = error.mistakes if isinstance(error, MatrixError) else [error]
-            common.print_json({"ok": False, "mistakes": [_mistake_json(mistake) for mistake in mistakes]})
-            return error.exit_code
-        raise
-    unread_variables = list(find_unread_variables(matrix))
-    for doubt in unread_variables if not arguments.json else ():
+        if not arguments.json:
+            raise
+        mistakes = error.mistakes if isinstance(error, MatrixError) else [error]
+        common.print_json({"ok": False, "mistakes": list(map(_mistake_json, mistakes))})
+        return error.exit_code
+    doubts = [doubt for _, doubt in find_unread_variables(matrix)]
+    for doubt in doubts if not arguments.json else ():
         common.print_progress(f"warning: {doubt}")
     counts = {key: len(getattr(matrix, key)) for key in ("factors", "environments", "workloads", "designs")}
     listed = ", ".join(f"{number} {key if number != 1 else key[:-1]}" for key, number in counts.items())
-    warnings = [_mistake_json(doubt.as_mistake) for doubt in unread_variables]
+    warnings = list(map(_mistake_json, doubts))
     document = {"ok": True, "matrix": matrix.path, "digest": matrix.digest, **counts, "warnings": warnings}
     common.print_answer(arguments, document, f"{matrix.path} is valid: {listed}")
     return ExitCode.FINE

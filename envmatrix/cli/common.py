@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from envmatrix.errors import InputError
 
 _PIPE_WIDTH = 140
+#: Begins the names of the launchers' options in the namespace.
+LAUNCHER_PREFIX = "launcher_option_"
 Answer = TypeVar("Answer")
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from envmatrix.cli.grammar import Arguments
+    from envmatrix.results.run import LauncherOptions
 
 
 def print_json(body: object) -> None:
@@ -70,12 +73,12 @@ def write_or_print(text: str | bytes, output: Path | None) -> None:
         sys.stdout.buffer.write(text)
 
 
-def console(*, stderr: bool = False) -> Console:
+def console() -> Console:
     """Return a console; for a file or pipe, its lines are wide enough for every table."""
     from rich.console import Console
 
-    console = Console(stderr=stderr, highlight=False)
-    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=_PIPE_WIDTH)
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=_PIPE_WIDTH)
 
 
 def print_progress(text: str) -> None:
@@ -92,14 +95,23 @@ def ask(question: str) -> bool:
         return False
 
 
+def read_launcher_options(arguments: Arguments) -> LauncherOptions:
+    """Return the given launcher options."""
+    given = {
+        key: value for key, value in vars(arguments).items() if key.startswith(LAUNCHER_PREFIX) and value is not None
+    }
+    return {
+        key.removeprefix(LAUNCHER_PREFIX): tuple(value) if isinstance(value, list) else value
+        for key, value in given.items()
+    }
+
+
 def call(function: Callable[..., Answer], arguments: Arguments, **more: Any) -> Answer:
     """Call a function of the API with ``more``, and with the arguments and options named like its other parameters.
 
     It also gets the command line, the options of the launcher and the progress display, if it takes them. An option
     that was not given (None) leaves the function's default.
     """
-    from envmatrix.cli.launching import read_launcher_options
-
     options = {
         **vars(arguments),
         "command": tuple(sys.argv[1:]),

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envmatrix.cli import answer, common, launching, shared_options
-from envmatrix.cli.grammar import (
-    Arguments,
-    Parser,
-    declare,
-    declare_flag,
-    duration,
-    nonempty_path,
-    one_name,
-    tolerance,
-    whole_number,
-)
+from envmatrix.cli import answer, common, shared_options
+from envmatrix.cli.grammar import Arguments, Parser, declare, declare_flag, nonempty_path, one_name, whole_number
 from envmatrix.errors import ExitCode, InputError, first_code
 from envmatrix.launchers.catalog import DEFAULT
+from envmatrix.units import parse_duration, parse_tolerance
 
 if TYPE_CHECKING:
     from envmatrix.api.result import Result
@@ -35,7 +26,7 @@ def add_arguments(parser: Parser) -> None:
     declare(parser, "new", "NEWER", "the newer run", one_name, nargs="?")
     parser.add_list("--environments", "ENV", "OLD,NEW within one run; for two runs: only these")
     text = "exit code 5 if it is surely slower by more than this (0: by anything)"
-    declare(parser, "--fail-slower", "PERCENT", text, tolerance)
+    declare(parser, "--fail-slower", "PERCENT", text, parse_tolerance)
     declare_flag(parser, "--fail-undecided", "with --fail-slower: exit code 6 if there are too few data to say")
     declare(parser, "--junit", "FILE", "write the answers as JUnit tests, for a CI server", nonempty_path)
     declare_flag(parser, "--anyway", "compare runs that are not comparable, with a warning")
@@ -58,10 +49,10 @@ def _add_rerun(parser: Parser) -> None:
     declare(group, "--design", "DESIGN", "the design of the newer one (default: default)", one_name)
     parser.add_list("--workloads", "NAME", "only these: a,b, or repeat the option", target=group)
     parser.add_list("--engine", "NAME", "the engines (default: the design's)", target=group, dest="engines")
-    declare(group, "--budget", "TIME", "stop after this time, such as 90s, 10m or 2h", duration)
+    declare(group, "--budget", "TIME", "stop after this time, such as 90s, 10m or 2h", parse_duration)
     declare(group, "--max-blocks", "N", "stop after this many blocks", whole_number(1))
     declare(group, "--name", "NAME", "name of the run (default: design and time)")
-    launching.add_launcher(parser)
+    shared_options.add_launcher(parser)
 
 
 def run(arguments: Arguments) -> int:
@@ -85,11 +76,10 @@ def _check_options(arguments: Arguments) -> None:
     if arguments.junit and not arguments.junit.parent.is_dir():
         raise InputError(f"--junit: no such folder: {arguments.junit.parent}", remedy="create it, or pass another file")
     if not arguments.rerun:
-        rerun_option = next((name for name in _RERUN_OPTIONS if getattr(arguments, name) is not None), None)
-        rerun_option = rerun_option or next(iter(launching.read_launcher_options(arguments)), None)
-        rerun_option = rerun_option or ("launcher" if arguments.launcher != DEFAULT else None)
-        if rerun_option:
-            option = rerun_option.replace("_", "-")
+        given = [name for name in _RERUN_OPTIONS if getattr(arguments, name) is not None]
+        given += [*common.read_launcher_options(arguments), *(["launcher"] if arguments.launcher != DEFAULT else [])]
+        if given:
+            option = given[0].replace("_", "-")
             raise InputError(f"--{option} works only with --rerun", remedy="to compare stored runs, leave it out")
     elif arguments.new is None:
         raise InputError("--rerun compares two matrices, folders or runs", remedy="envmatrix compare --rerun OLD NEW")
@@ -100,6 +90,7 @@ def _check_options(arguments: Arguments) -> None:
 def _rerun(arguments: Arguments) -> int:
     """Measure both sides in one run and compare them; if interrupted, print how to continue."""
     from envmatrix.api import reruns
+    from envmatrix.api.answers import compare
 
     overrides, new_run = shared_options.read_overrides(arguments), shared_options.read_new_run(arguments)
     experiment = common.call(reruns.begin_rerun, arguments, overrides=overrides, new_run=new_run)
@@ -108,9 +99,7 @@ def _rerun(arguments: Arguments) -> int:
     if code == ExitCode.INTERRUPTED:
         common.print_progress(f"then: envmatrix compare {result.name}{_gate_options(arguments)}")
         return code
-    return _report_comparison(
-        reruns.compare_run_sides(experiment.folder, arguments.fail_slower or 0.0), arguments, result, code
-    )
+    return _report_comparison(compare(result, allowed=arguments.fail_slower or 0.0), arguments, result, code)
 
 
 def _report_comparison(
@@ -131,19 +120,14 @@ def _report_comparison(
         from envmatrix.report.formats.junit import comparison_to_junit
 
         common.write_or_print(comparison_to_junit(comparison, fail_undecided=arguments.fail_undecided), arguments.junit)
-    if arguments.fail_slower is not None and result:
-        _print_gate_advice(result, comparison, arguments)
+    if arguments.fail_slower is not None and result and not arguments.quiet:
+        names = () if arguments.rerun else arguments.environments or ()
+        environments = f" --environments {','.join(names)}" if names else ""
+        command = f"envmatrix compare {result.name}{environments}"
+        line = answer.gate_advice(result, comparison, arguments.fail_slower, command + _gate_options(arguments))
+        if line:
+            common.print_progress(line)
     return code
-
-
-def _print_gate_advice(result: Result, comparison: Comparison, arguments: Arguments) -> None:
-    """Print the commands that let the gate decide."""
-    environment_names = arguments.environments if arguments.environments and not arguments.rerun else ()
-    environments_option = f" --environments {','.join(environment_names)}" if environment_names else ""
-    compare_command = f"envmatrix compare {result.name}{environments_option}{_gate_options(arguments)}"
-    line = "" if arguments.quiet else answer.gate_advice(result, comparison, arguments.fail_slower, compare_command)
-    if line:
-        common.print_progress(line)
 
 
 def _gate_options(arguments: Arguments) -> str:

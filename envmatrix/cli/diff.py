@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 from envmatrix.cli import common, shared_options
@@ -29,15 +28,15 @@ def run(arguments: Arguments) -> None:
 
     first, second = arguments.first, arguments.second
     differences = common.call(diff, arguments)
-    rows = [("", first, second), *((item.path, item.first or "-", item.second or "-") for item in differences)]
+    rows = [("", first, second), *(tuple(text or "-" for text in item) for item in differences)]
     common.print_answer(
         arguments,
-        {"first": first, "second": second, "differences": [asdict(item) for item in differences]},
+        {"first": first, "second": second, "differences": [item._asdict() for item in differences]},
         _aligned(rows) if differences else f"{first} and {second} differ in nothing that was read back",
     )
 
 
-def _aligned(rows: list[tuple[str, str, str]]) -> str:
+def _aligned(rows: list[tuple[str, ...]]) -> str:
     """Return aligned columns; long texts are shortened (--json has the full texts)."""
     cut = [tuple(text if len(text) <= _WIDEST else f"{text[: _WIDEST - 3]}..." for text in row) for row in rows]
     widths = [max(len(row[column]) for row in cut) for column in (0, 1)]

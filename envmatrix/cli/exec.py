@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 
 from envmatrix.cli import common, shared_options
-from envmatrix.cli.grammar import Arguments, Parser, declare, duration
+from envmatrix.cli.grammar import Arguments, Parser, declare
 from envmatrix.cli.standard_input import check_unused_input
 from envmatrix.errors import InputError
 from envmatrix.launchers.catalog import DEFAULT
+from envmatrix.units import parse_duration
 
 #: Same as timeout(1).
 _TIMEOUT_EXIT_CODE = 124
@@ -18,7 +19,8 @@ def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     shared_options.add_chosen(parser)
     shared_options.add_process_place(parser)
-    declare(parser, "--limit", "TIME", "stop it after this time, such as 10m (default: 24h)", duration, default=86400.0)
+    text = "stop it after this time, such as 10m (default: 24h)"
+    declare(parser, "--limit", "TIME", text, parse_duration, default=86400.0)
     parser.accept_command(
         "the command to run; it gets this terminal's input and output (in Docker and Podman: no input; with "
         "--launcher: its output is printed when it ends)"

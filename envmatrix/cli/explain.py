@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from envmatrix.cli import answer, common, shared_options
-from envmatrix.cli.grammar import Arguments, Parser, declare, declare_flag, duration, one_name, whole_number
+from envmatrix.cli.grammar import Arguments, Parser, declare, declare_flag, one_name, whole_number
 from envmatrix.errors import ExitCode, InputError
+from envmatrix.units import parse_duration
 
 
 def add_arguments(parser: Parser) -> None:
@@ -15,7 +16,7 @@ def add_arguments(parser: Parser) -> None:
     text = "measure again, next to environments that change only a named cause: do they gain or lose as much?"
     declare_flag(parser, "--confirm", text)
     text = "with --confirm: stop after this time, such as 90s, 10m or 2h (default: the run's)"
-    declare(parser, "--budget", "TIME", text, duration)
+    declare(parser, "--budget", "TIME", text, parse_duration)
     declare(parser, "--max-blocks", "N", "with --confirm: stop after this many blocks", whole_number(1))
     parser.examples(
         "envmatrix explain",
@@ -45,7 +46,7 @@ def run(arguments: Arguments) -> int:
 
 def _confirm(arguments: Arguments) -> int:
     """Measure the environments that may confirm the named causes, and print the answers."""
-    from envmatrix.api.confirmations import begin_confirmation
+    from envmatrix.api.reruns import begin_confirmation
     from envmatrix.report.explanation import confirmation_lines
     from envmatrix.stats.attribution.explanation import confirm
 

@@ -7,12 +7,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeAlias
 
 from envmatrix.errors import InputError, suggestion
-from envmatrix.units import parse_bytes, parse_duration, parse_percent, parse_price, parse_tolerance
+from envmatrix.units import parse_bytes
 
-Number = TypeVar("Number", int, float)
 #: The parsed command line of a command.
 Arguments: TypeAlias = argparse.Namespace
 #: A comma between names, but not one inside Slurm's n[1,3].
@@ -26,12 +25,8 @@ _DASHES = "\u2012\u2013\u2014\u2212"
 class Parser(argparse.ArgumentParser):
     """The parser of one command. Arguments and options may be in any order; every mistake is an InputError."""
 
-    def __init__(
-        self, prog: str | None = None, usage: str | None = None, description: str | None = None, epilog: str = ""
-    ) -> None:
-        super().__init__(
-            prog, usage, description, epilog, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
+    def __init__(self, **texts: Any) -> None:
+        super().__init__(**texts, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
         self.example_lines: tuple[str, ...] = ()
         self._remedies: dict[str, str] = {}
         self._list_options: set[str] = set()
@@ -100,6 +95,14 @@ class Parser(argparse.ArgumentParser):
         """Raise an argparse error as an InputError, so that one place prints all errors."""
         text = message.removeprefix("argument ").replace("the following arguments are required:", "missing:")
         raise InputError(text, remedy=f"`{self.prog} --help` lists its options")
+
+    def _get_value(self, action: argparse.Action, text: str) -> Any:
+        """Convert an argument. What is wrong with it is told in the words of its kind."""
+        convert: Any = action.type or str
+        try:
+            return convert(text)
+        except ValueError as error:
+            raise argparse.ArgumentError(action, str(error)) from error
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
         """Refuse a value that is not among an argument's choices, and suggest the nearest."""
@@ -185,49 +188,30 @@ def declare_flag(target: argparse._ActionsContainer, name: str, text: str) -> No
     target.add_argument(name, action="store_true", help=text)
 
 
-def _argument(parse_text: Callable[[str], Number]) -> Callable[[str], Number]:
-    """Return a parser whose errors argparse shows as they are."""
-
-    def parse(text: str) -> Number:
-        try:
-            return parse_text(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
-
-    return parse
-
-
-#: 90s, 10m, 2h or 9m30s as seconds; a plain number is in seconds.
-duration = _argument(parse_duration)
-#: 1.20/h as 1.2.
-hourly_price = _argument(parse_price)
-#: 3% or 0.03 as 0.03.
-percentage = _argument(parse_percent)
-#: 3% or 0.03 as 0.03; 0 is allowed.
-tolerance = _argument(parse_tolerance)
-#: 512MiB or 2G as bytes, none as 0.
-size = _argument(lambda text: 0 if text == "none" else parse_bytes(text))
+def size(text: str) -> int:
+    """Parse 512MiB or 2G as bytes, none as 0."""
+    return 0 if text == "none" else parse_bytes(text)
 
 
 def name_list(text: str) -> list[str]:
     """Parse names separated by commas."""
     parts = [name.strip() for name in _COMMA.split(text)]
     if not all(parts):
-        raise argparse.ArgumentTypeError(f"{text!r} contains an empty name")
+        raise ValueError(f"{text!r} contains an empty name")
     return parts
 
 
 def one_name(text: str) -> str:
     """Return a name; refuse an empty one."""
     if not text.strip():
-        raise argparse.ArgumentTypeError("the name is empty")
+        raise ValueError("the name is empty")
     return text
 
 
 def nonempty_text(text: str) -> str:
     """Return a text; refuse an empty one, which may come from an unset variable."""
     if not text.strip():
-        raise argparse.ArgumentTypeError("it is empty")
+        raise ValueError("it is empty")
     return text
 
 
@@ -245,7 +229,7 @@ def name_and_folder(text: str) -> tuple[str, Path]:
     """Parse NAME=FOLDER."""
     name, equals, folder = text.partition("=")
     if not name or not equals or not folder:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FOLDER")
+        raise ValueError(f"{text!r} is not NAME=FOLDER")
     return name, Path(folder)
 
 
@@ -255,7 +239,7 @@ def whole_number(least: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         number = int(text) if re.fullmatch(r"[+-]?\d{1,18}", text) else None
         if number is None or number < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {least} or more")
+            raise ValueError(f"{text!r} is not a whole number of {least} or more")
         return number
 
     return read

@@ -33,8 +33,7 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: Arguments) -> None:
     """Serve until the client closes standard input; a run that was started here ends with the server."""
     server = _make_server()
-    from envmatrix.api.background_bench import BackgroundBench
-    from envmatrix.api.served_runs import ServedRuns
+    from envmatrix.api.served_runs import BackgroundBench, ServedRuns
 
     if not (arguments.results.is_dir() or arguments.allow_run):
         raise InputError(

@@ -44,7 +44,7 @@ def run(arguments: Arguments) -> int:
 
 
 def _report_search(study: Path, arguments: Arguments) -> int:
-    from envmatrix.api.tuning import report
+    from envmatrix.api.tuning import search
 
     if arguments.price is not None:
         raise InputError(
@@ -56,5 +56,5 @@ def _report_search(study: Path, arguments: Arguments) -> int:
             f"{study.name!r} is a search: its only formats are tune.json and report.html",
             remedy=f"its steps are runs: `envmatrix report --results {study} STEP --as {arguments.form or 'csv'}`",
         )
-    answer.show_search(report.report_study(study), as_json=arguments.json)
+    answer.show_search(search.report_study(study), as_json=arguments.json)
     return 0

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envmatrix.cli import answer, common, launching, shared_options
-from envmatrix.cli.grammar import Arguments, Parser, declare, declare_flag, name_and_folder, one_name, percentage
+from envmatrix.cli import answer, common, shared_options
+from envmatrix.cli.grammar import Arguments, Parser, declare, declare_flag, name_and_folder, one_name
 from envmatrix.errors import ExitCode, first_code
+from envmatrix.units import parse_percent
 
 if TYPE_CHECKING:
     from envmatrix.runner.pack_rerun import OpenedPack
@@ -24,15 +25,14 @@ def add_arguments(parser: Parser) -> None:
     parser.declare_remedies({"--run": "write the run as a word after the archive: ARCHIVE RUN"})
     declare(parser, "--sha256", "HEX", "sha256 that the archive must have")
     declare(parser, "--signers", "FILE", "file of allowed signers (ssh-keygen); refuse others", Path)
-    declare(
-        parser, "--tolerance", "PERCENT", "call effects reproduced within this (default: 5%%)", percentage, default=0.05
-    )
+    text = "call effects reproduced within this (default: 5%%)"
+    declare(parser, "--tolerance", "PERCENT", text, parse_percent, default=0.05)
     declare_flag(parser, "--fail-undecided", "exit code 6 if an effect is undecided")
     declare_flag(parser, "--rebuild", "build images here, and measure even if their files differ from the packed run's")
     text = "folder of a workload's program on this machine, if it was not packed"
     declare(parser, "--program", "WORKLOAD=FOLDER", text, name_and_folder, action="append", default=[])
     shared_options.add(parser, "--results")
-    launching.add_launcher(parser)
+    shared_options.add_launcher(parser)
     shared_options.add(parser, "--json", "--quiet")
     parser.examples(
         "envmatrix reproduce run.tar.gz --check", "envmatrix reproduce run.tar.gz --signers allowed_signers --rebuild"

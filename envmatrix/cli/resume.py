@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from envmatrix.cli import answer, common, launching, shared_options
-from envmatrix.cli.grammar import Arguments, Parser, declare, duration, percentage, whole_number
+from envmatrix.cli import answer, common, shared_options
+from envmatrix.cli.grammar import Arguments, Parser, declare, whole_number
 from envmatrix.errors import InputError
+from envmatrix.units import parse_duration, parse_percent
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     shared_options.add(parser, "run")
-    declare(parser, "--budget", "TIME", "a new budget for the whole run, such as 90s, 10m or 2h", duration)
-    declare(parser, "--target", "PERCENT", "a new target for the whole run, such as 1%%", percentage)
+    declare(parser, "--budget", "TIME", "a new budget for the whole run, such as 90s, 10m or 2h", parse_duration)
+    declare(parser, "--target", "PERCENT", "a new target for the whole run, such as 1%%", parse_percent)
     declare(parser, "--max-blocks", "N", "stop after this many blocks: more than before", whole_number(1))
     shared_options.add(parser, "--matrix", "--results")
-    launching.add_launcher_options(parser)
+    shared_options.add_launcher_options(parser)
     shared_options.add(parser, "--json", "--quiet")
     parser.examples("envmatrix resume", "envmatrix resume reference-default --budget 20m")
     parser.exit_codes(
@@ -33,7 +34,7 @@ def run(arguments: Arguments) -> int:
             raise InputError("--target: a search has no target", remedy="for more time, use --budget")
         if arguments.max_blocks is not None:
             raise InputError("--max-blocks: a search has no number of blocks", remedy="for more time, use --budget")
-        if launching.read_launcher_options(arguments):
+        if common.read_launcher_options(arguments):
             raise InputError(
                 "a search continues where it was started", remedy="to use other nodes, start another search"
             )

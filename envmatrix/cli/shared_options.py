@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, with the same meaning in each."""
+"""Arguments and options that several commands share, with the same meaning in each; those of launchers too."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from envmatrix.cli.grammar import (
     Parser,
     declare,
     declare_flag,
-    duration,
-    hourly_price,
     nonempty_path,
     nonempty_text,
     one_name,
-    percentage,
     shell_command,
     whole_number,
 )
-from envmatrix.engines.catalog import AUTO, DEFAULT, ENGINES, choose_engine
+from envmatrix.engines.catalog import AUTO, ENGINES, choose_engine
+from envmatrix.engines.catalog import DEFAULT as DEFAULT_ENGINE
 from envmatrix.errors import InputError
+from envmatrix.launchers.base import Option
+from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, check_options, usable_kinds
+from envmatrix.units import parse_duration, parse_percent, parse_price
 
 if TYPE_CHECKING:
-    from envmatrix.api.program.request import ProgramRequest
+    from envmatrix.api.program.request import ProgramPlace, ProgramRequest
     from envmatrix.api.program.single_trial import SingleTrial
     from envmatrix.matrix.environment_files import EnvironmentFile
     from envmatrix.system.host import Host
@@ -44,36 +45,34 @@ _FLAGS = {
     "--quiet": "no progress",
     "--show-output": "print the output of each trial",
 }
-#: Argument or option -> metavar, kind and help.
-_OPTIONS: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
-    "environment": ("ENV", one_name, "a named environment"),
-    "--matrix": ("FILE", Path, "the matrix (default: ./matrix.yaml)"),
-    "--price": ("PRICE/h", hourly_price, "what the machines cost, such as 1.20/h: adds cost, and energy if readable"),
+#: Argument or option -> metavar, help and kind.
+_OPTIONS: Mapping[str, tuple[str, str, Callable[[str], Any]]] = {
+    "environment": ("ENV", "a named environment", one_name),
+    "run": ("RUN", "the run (default: the newest)", one_name),
+    "--matrix": ("FILE", "the matrix (default: ./matrix.yaml)", Path),
+    "--results": ("DIR", "default: ./results", Path),
+    "--price": ("PRICE/h", "what the machines cost, such as 1.20/h: adds cost, and energy if readable", parse_price),
     "--atlas": (
         "FOLDER",
-        nonempty_path,
         "try what was faster in this atlas first, what was slower last (default: ./atlas, if it exists)",
+        nonempty_path,
     ),
     "--image": (
         "REF",
-        nonempty_text,
         "with --engine docker, podman or apptainer: the image it runs in, a tag, a digest, or a .tar or .sif file",
+        nonempty_text,
     ),
 }
+_MORE: Mapping[str, Mapping[str, Any]] = {"run": {"nargs": "?"}, "--results": {"default": Path("results")}}
 
 
 def add(target: argparse._ActionsContainer, *names: str) -> None:
     """Add arguments and options that have the same meaning in several commands."""
     for name in names:
-        if name == "run":
-            declare(target, name, "RUN", "the run (default: the newest)", one_name, nargs="?")
-        elif name == "--results":
-            declare(target, name, "DIR", "default: ./results", Path, default=Path("results"))
-        elif name in _FLAGS:
+        if name in _FLAGS:
             declare_flag(target, name, _FLAGS[name])
         else:
-            metavar, kind, text = _OPTIONS[name]
-            declare(target, name, metavar, text, kind)
+            declare(target, name, *_OPTIONS[name], **_MORE.get(name, {}))
 
 
 def add_output(parser: Parser, metavar: str, text: str, default: Path | None = None) -> None:
@@ -84,8 +83,8 @@ def add_output(parser: Parser, metavar: str, text: str, default: Path | None = N
 def add_engine(parser: Parser, *, of_run: bool = False) -> None:
     """Add --engine for commands with one engine; ``of_run``: the default is the engine of the run, if any."""
     engine_names = f"{', '.join(ENGINES.names())} or {AUTO}"
-    text = f"the engine: {engine_names} (default: {'the one of the run, else ' if of_run else ''}{DEFAULT})"
-    declare(parser, "--engine", "NAME", text, one_name, default=None if of_run else DEFAULT)
+    text = f"the engine: {engine_names} (default: {'the one of the run, else ' if of_run else ''}{DEFAULT_ENGINE})"
+    declare(parser, "--engine", "NAME", text, one_name, default=None if of_run else DEFAULT_ENGINE)
 
 
 def add_chosen(parser: Parser) -> None:
@@ -99,8 +98,6 @@ def add_chosen(parser: Parser) -> None:
 
 def add_process_place(parser: Parser) -> None:
     """Add --image, --launcher and the launchers' options, for commands that start one process."""
-    from envmatrix.cli.launching import add_launcher
-
     add(parser, "--image")
     add_launcher(parser)
 
@@ -109,8 +106,7 @@ def open_chosen_environment(options: Arguments, host: Host | None = None) -> Ses
     """Prepare the environment that the options of ``add_chosen`` name, for ``host`` (None: this machine)."""
     from dataclasses import replace
 
-    from envmatrix.api.chosen import open_environment
-    from envmatrix.cli.launching import read_process_place
+    from envmatrix.api.environments import open_environment
 
     gpus = read_process_place(options).gpus if "launcher" in options else ()
     image = getattr(options, "image", None) or ""
@@ -121,13 +117,12 @@ def open_chosen_environment(options: Arguments, host: Host | None = None) -> Ses
 def run_elsewhere(options: Arguments, limit_s: float, *, in_own_folder: bool = False) -> SingleTrial | None:
     """Run the command in the chosen environment as a trial of --launcher; None if that is this machine."""
     from envmatrix.api.program.single_trial import find_node, run_single_trial
-    from envmatrix.cli.launching import read_process_place
 
     place, command = read_process_place(options), tuple(options.command)
     if not place.is_elsewhere:
         return None
     options.engine = choose_engine(common.print_progress) if options.engine == AUTO else options.engine
-    host = find_node(options.engine or DEFAULT, place, limit_s, common.print_progress)
+    host = find_node(options.engine or DEFAULT_ENGINE, place, limit_s, common.print_progress)
     session = open_chosen_environment(options, host)
     return run_single_trial(
         session, command, place, host, limit_s, options.results, common.print_progress, in_own_folder=in_own_folder
@@ -144,8 +139,8 @@ def add_design(parser: Parser) -> None:
     parser.add_list("--environments", "ENV", "only these and the baseline: a,b, or repeat the option")
     parser.add_list("--workloads", "NAME", "only these: a,b, or repeat the option")
     declare(parser, "--seed", "N", "seed of the random order", whole_number(0))
-    declare(parser, "--budget", "TIME", "stop after this time, such as 90s, 10m or 2h", duration)
-    declare(parser, "--target", "PERCENT", "stop when every interval is this narrow, such as 2%%", percentage)
+    declare(parser, "--budget", "TIME", "stop after this time, such as 90s, 10m or 2h", parse_duration)
+    declare(parser, "--target", "PERCENT", "stop when every interval is this narrow, such as 2%%", parse_percent)
     declare(parser, "--min-blocks", "N", "no verdict before this many blocks", whole_number(2))
     declare(parser, "--max-blocks", "N", "stop after this many blocks", whole_number(1))
 
@@ -191,10 +186,8 @@ def _read_like(options: Arguments) -> EnvironmentFile | None:
     if options.like is None:
         return None
     settings = read_environment_file(options.like)
-    parts = [
-        *(f"{name}={value}" for name, value in settings.variables.items()),
-        *(f"module {m}" for m in settings.modules),
-    ]
+    parts = [f"{name}={value}" for name, value in settings.variables.items()]
+    parts += [f"module {name}" for name in settings.modules]
     parts += [settings.interpreter] if settings.interpreter else []
     common.print_progress(f"from {options.like}, in every environment: {', '.join(parts) or 'nothing'}")
     for note in settings.notes:
@@ -204,9 +197,7 @@ def _read_like(options: Arguments) -> EnvironmentFile | None:
 
 def read_program(options: Arguments, engines: Sequence[str]) -> ProgramRequest:
     """Return the program and the options of ``add_program``. Raises InputError for more than one metric."""
-    from envmatrix.api.program.place import make_place
-    from envmatrix.api.program.request import ProgramRequest
-    from envmatrix.cli.launching import read_launcher_options
+    from envmatrix.api.program.request import ProgramRequest, make_place
 
     metric_options = [name for name in ("metric_regex", "metric_steps", "metric_json") if getattr(options, name)]
     if len(metric_options) > 1:
@@ -216,7 +207,7 @@ def read_program(options: Arguments, engines: Sequence[str]) -> ProgramRequest:
             remedy="use one of them; for several metrics, edit the matrix that `bench --save` writes",
         )
     words, pass_env, like = tuple(options.command), tuple(options.pass_env or ()), _read_like(options)
-    launcher, image = read_launcher_options(options), options.image or ""
+    launcher, image = common.read_launcher_options(options), options.image or ""
     place = make_place(engines, image, options.launcher, launcher, common.print_progress)
     return common.call(ProgramRequest, options, words=words, pass_env=pass_env, like=like, place=place, atlas=None)
 
@@ -235,3 +226,50 @@ def refuse_design_options(conflicting: Mapping[str, object], remedy: str) -> Non
     if conflict:
         message = f"{conflict} cannot be combined with a program: it has a matrix of its own"
         raise InputError(message, remedy=remedy)
+
+
+def add_launcher(parser: Parser) -> None:
+    """Add --launcher and the options of every launcher."""
+    text = f"where trials run: {', '.join(LAUNCHERS.names())} (default: {DEFAULT})"
+    declare(parser, "--launcher", "NAME", text, one_name, default=DEFAULT)
+    add_launcher_options(parser)
+
+
+def add_launcher_options(parser: Parser) -> None:
+    """Add the options of every launcher; launchers that declare the same option share it."""
+    added: dict[str, Option] = {}
+    for kind in usable_kinds():
+        mark = " (experimental)" if getattr(kind, "experimental", False) else ""
+        group = parser.add_argument_group(f"with --launcher {kind.name}{mark}") if kind.options else None
+        for option in kind.options:
+            is_new = option.name not in added
+            declared = added.setdefault(option.name, option)
+            if declared.takes != option.takes or (is_new and f"--{option.name}" in parser.option_names):
+                raise InputError(
+                    f"launcher {kind.name} defines --{option.name}, which already has another meaning here",
+                    remedy="uninstall the launcher's package; its authors have to rename the option",
+                )
+            if is_new and group:
+                _add_option(parser, group, option)
+
+
+def _add_option(parser: Parser, group: argparse._ArgumentGroup, option: Option) -> None:
+    word, dest, text = f"--{option.name}", common.LAUNCHER_PREFIX + option.name, option.help.replace("%", "%%")
+    if option.takes == "names":
+        parser.add_list(word, option.metavar, f"{text}: a,b, or repeat the option", dest=dest, target=group)
+    elif option.takes == "duration":
+        declare(group, word, option.metavar, text, parse_duration, dest=dest)
+    else:
+        declare(group, word, option.metavar, text, dest=dest)
+
+
+def read_process_place(arguments: Arguments) -> ProgramPlace:
+    """Return where one process runs. On this machine, ``--gpus`` names the GPUs of its container: all, or 0,1."""
+    from envmatrix.api.program.request import ProgramPlace
+
+    options, image = dict(common.read_launcher_options(arguments)), arguments.image or ""
+    if arguments.launcher != DEFAULT:
+        return ProgramPlace("", image, ("all",) if options.get("gpus") else (), arguments.launcher, options)
+    gpus = options.pop("gpus", "")
+    check_options(LAUNCHERS.make(DEFAULT), options)
+    return ProgramPlace("", image, tuple(word.strip() for word in str(gpus).split(",") if word))

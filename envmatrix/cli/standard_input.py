@@ -24,12 +24,12 @@ def check_unused_input(words: Sequence[str]) -> Iterator[None]:
 
     A shell's own script, or the list of its loop, may be standard input as well: they are not meant for the program.
     """
-    if words and _has_file() and not _is_shared_with_parent():
+    if words and _waiting_input() == "file" and not _is_shared_with_parent():
         raise _file_error(words)
     try:
         yield
     finally:
-        if words and (_has_file() or _has_waiting_bytes()) and not _is_shared_with_shell():
+        if words and _waiting_input() and not _is_shared_with_shell():
             print_progress(
                 "note: standard input has data, which no run of your program gets. If it needs them, write them into a "
                 "file: -- sh -c 'PROGRAM <FILE'"
@@ -51,25 +51,18 @@ def _file_error(words: Sequence[str]) -> InputError:
     return InputError(f"standard input is {name}, which no run of your program gets", remedy=remedy)
 
 
-def _has_file() -> bool:
-    """Return whether standard input is a regular file that is not at its end."""
+def _waiting_input() -> str:
+    """Return what standard input has: a 'file' that is not at its end, 'data' of a pipe or a socket, or ''."""
     if sys.stdin is None:  # closed: the descriptor may belong to another file by now
-        return False
+        return ""
     with suppress(OSError):
         status = os.fstat(_INPUT)
-        return stat.S_ISREG(status.st_mode) and os.lseek(_INPUT, 0, os.SEEK_CUR) < status.st_size
-    return False
-
-
-def _has_waiting_bytes() -> bool:
-    """Return whether standard input is a pipe or a socket with data."""
-    if sys.stdin is None:
-        return False
-    with suppress(OSError):
-        mode = os.fstat(_INPUT).st_mode
-        if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
-            return any(fcntl.ioctl(_INPUT, termios.FIONREAD, bytes(4)))
-    return False
+        if stat.S_ISREG(status.st_mode) and os.lseek(_INPUT, 0, os.SEEK_CUR) < status.st_size:
+            return "file"
+        is_stream = stat.S_ISFIFO(status.st_mode) or stat.S_ISSOCK(status.st_mode)
+        if is_stream and any(fcntl.ioctl(_INPUT, termios.FIONREAD, bytes(4))):
+            return "data"
+    return ""
 
 
 def _is_shared_with_parent() -> bool:

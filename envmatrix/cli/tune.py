@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envmatrix.cli import answer, common, launching, shared_options
-from envmatrix.cli.grammar import Arguments, Parser, declare, duration, one_name
+from envmatrix.cli import answer, common, shared_options
+from envmatrix.cli.grammar import Arguments, Parser, declare, one_name
 from envmatrix.cli.standard_input import check_unused_input
 from envmatrix.engines.catalog import AUTO, ENGINES
 from envmatrix.errors import InputError
+from envmatrix.units import parse_duration
 
 if TYPE_CHECKING:
     from envmatrix.api.tuning.space import SearchRequest
@@ -23,11 +24,11 @@ def add_arguments(parser: Parser) -> None:
     parser.add_list("--factors", "NAME", "search only these: a,b, or repeat the option")
     text = "Optuna sampler that proposes configurations: tpe, nsga2, random (default: none)"
     declare(parser, "--sampler", "NAME", text, one_name)
-    declare(parser, "--budget", "TIME", "total time of all trials, such as 20m (default) or 2h", duration)
+    declare(parser, "--budget", "TIME", "total time of all trials, such as 20m (default) or 2h", parse_duration)
     shared_options.add(parser, "--atlas")
     declare(parser, "--name", "NAME", "name of the search (default: program and time)")
     shared_options.add(parser, "--results")
-    launching.add_launcher(parser)
+    shared_options.add_launcher(parser)
     shared_options.add(parser, "--json", "--quiet")
     parser.accept_command("your own program (no config file needed): run it once, then search for it", instead=True)
     shared_options.add_program(parser)
@@ -50,7 +51,7 @@ def run(arguments: Arguments) -> int:
     from envmatrix.api.tuning import search
 
     request = _make_search_request(arguments)
-    tuning = common.call(search.begin_design_search, arguments, name_of_design=arguments.design, search_request=request)
+    tuning = common.call(search.begin_design_search, arguments, request=request)
     return answer.run_and_show_search(tuning, arguments)
 
 
@@ -61,14 +62,14 @@ def _begin_program(arguments: Arguments) -> RunningSearch:
         {f"DESIGN ({arguments.design})": arguments.design, "--matrix": arguments.matrix},
         "write that matrix with `envmatrix bench --save -- PROGRAM`, edit it, then tune it",
     )
-    request = shared_options.read_program(arguments, [arguments.engine] if arguments.engine else ())
+    program = shared_options.read_program(arguments, [arguments.engine] if arguments.engine else ())
     show = common.print_progress if arguments.show_output else lambda _: None
-    with check_unused_input(request.words):
-        return search.begin_program_search(request, _make_search_request(arguments), common.print_progress, show)
+    with check_unused_input(program.words):
+        return search.begin_program_search(program, _make_search_request(arguments), show)
 
 
 def _make_search_request(arguments: Arguments) -> SearchRequest:
-    from envmatrix.api.known_order import read_order_atlas
+    from envmatrix.api.atlas import read_order_atlas
     from envmatrix.api.tuning.space import SearchRequest
 
     atlas = read_order_atlas(arguments.atlas, common.print_progress)

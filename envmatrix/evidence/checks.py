@@ -99,24 +99,18 @@ def check(claim: Claim) -> None:
     kind = kind_of(claim.path)
     if not claim.allowed:
         raise ClaimError(f"{claim.path}: the list of values is empty", "write the expected value, or '*' for any")
+    path = claim.path
     for index, allowed in enumerate(claim.allowed):
-        problem = _value_problem(allowed, claim.path, kind)
-        if problem:
-            raise ClaimError(*problem, index)
-
-
-def _value_problem(allowed: AllowedValue, path: str, kind: Kind) -> tuple[str, str] | None:
-    if allowed.operator and allowed.operator not in _OPERATORS:
-        remedy = f"use one of {'  '.join(_OPERATORS)} ('= {allowed}' compares with that exact text)"
-        return f"{path}: unknown operator {allowed.operator!r}", remedy
-    if allowed.operator not in _COMPARE:
-        return None
-    if _number(allowed.text) is None:
-        return f"{path}: {allowed.text!r} is not a number", f"write a number, as in '{allowed.operator} 2'"
-    if kind is not Kind.NUMBER:
-        message = f"{path}: {str(allowed)!r} compares numbers, but {path} is {_ARTICLE[kind]}"
-        return message, "write the expected text; '*' matches any part of it"
-    return None
+        compares = allowed.operator in _COMPARE
+        if allowed.operator and allowed.operator not in _OPERATORS:
+            remedy = f"use one of {'  '.join(_OPERATORS)} ('= {allowed}' compares with that exact text)"
+            raise ClaimError(f"{path}: unknown operator {allowed.operator!r}", remedy, index)
+        if compares and _number(allowed.text) is None:
+            remedy = f"write a number, as in '{allowed.operator} 2'"
+            raise ClaimError(f"{path}: {allowed.text!r} is not a number", remedy, index)
+        if compares and kind is not Kind.NUMBER:
+            message = f"{path}: {str(allowed)!r} compares numbers, but {path} is {_ARTICLE[kind]}"
+            raise ClaimError(message, "write the expected text; '*' matches any part of it", index)
 
 
 _ARTICLE = {Kind.TEXT: "a text", Kind.FLAG: "true or false", Kind.LIST: "a list"}

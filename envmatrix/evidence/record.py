@@ -63,7 +63,7 @@ class Stretch(Part):
 
 
 class Later(Part):
-    """The steps after a trial, or of a user's program (bench/second_half.py): means, and all times of ``stretches``.
+    """The steps after a trial, or of a user's program (bench/early_steps.py): means, and all times of ``stretches``.
 
     ``after_ns`` is the time of the steps before them.
     """

@@ -242,9 +242,8 @@ def _rename_old_keys(source: Source) -> None:
             if isinstance(design, dict) and old_key in design and new_key not in design:
                 design[new_key] = design.pop(old_key)
                 old_path = ("designs", name, old_key)
-                for positions in (source.keys, source.values):
-                    for path in [path for path in positions if path[:3] == old_path]:
-                        positions[("designs", name, new_key, *path[3:])] = positions.pop(path)
+                for path in [path for path in source.positions if path[:3] == old_path]:
+                    source.positions[("designs", name, new_key, *path[3:])] = source.positions.pop(path)
 
 
 def _merge_sections(matrix_files: MatrixFiles) -> dict[str, Data]:
@@ -259,7 +258,8 @@ def _merge_sections(matrix_files: MatrixFiles) -> dict[str, Data]:
                 continue
             for name, data in entries.items():
                 _add_entry(matrix_files, source, sections.setdefault(section, {}), (section, name), data)
-        _add_positions(matrix_files.source, source)
+        positions = matrix_files.source.positions
+        positions |= {path: at for path, at in source.positions.items() if path not in positions or len(path) < 2}
     return dict(sections)
 
 
@@ -279,10 +279,3 @@ def _add_entry(
         message = f"{noun} {name!r} is already defined in {matrix_files.source.where(path, key=True)}"
         mistake = InputError(message, where=source.where(path, key=True), remedy="rename one of them")
         matrix_files.mistakes.append(mistake)
-
-
-def _add_positions(combined: Source, source: Source) -> None:
-    for combined_positions, source_positions in ((combined.keys, source.keys), (combined.values, source.values)):
-        for path, where in source_positions.items():
-            if path not in combined_positions or len(path) < 2:
-                combined_positions[path] = where

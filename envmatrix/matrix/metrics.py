@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, JsonValue, model_validator
 
@@ -58,10 +58,19 @@ def _require_one_key(*names: str) -> ConfigDict:
 class ReportedNumber(Frozen):
     """A number in a program's output, or in a JSON file that it writes."""
 
+    #: Keys, exactly one of which says where the number is.
+    SOURCES: ClassVar[tuple[str, ...]] = ("regex", "json_file")
+
     regex: Pattern | None = Field(
         None, description="regular expression; the first group of the last match is the number"
     )
     json_file: FileAndKey | None = Field(None, description="a JSON file that the program writes, as FILE:dotted.path")
+
+    @model_validator(mode="after")
+    def _check_one_source(self) -> ReportedNumber:
+        if sum(getattr(self, name) not in (None, False) for name in self.SOURCES) != 1:
+            raise ValueError(f"write exactly one of {', '.join(self.SOURCES[:-1])} and {self.SOURCES[-1]}")
+        return self
 
     @property
     def own_label(self) -> str:
@@ -73,19 +82,14 @@ class ReportedNumber(Frozen):
 class MetricSource(ReportedNumber):
     """Source of the number that measures the speed of a user's program."""
 
-    model_config = _require_one_key("regex", "json_file", "wall", "steps")
+    SOURCES: ClassVar[tuple[str, ...]] = ("regex", "json_file", "wall", "steps")
+    model_config = _require_one_key(*SOURCES)
 
     wall: bool = Field(False, description="the program's wall time in seconds")
     steps: AnyPattern | None = Field(None, description="steps per second: each matching output line ends one step")
     warmup: int = Field(1, ge=1, description="with steps: number of steps to skip before timing")
     better: Literal["higher", "lower"] = "higher"
     unit: Text = Field("", description="unit of the number; s and B are shown as times and sizes")
-
-    @model_validator(mode="after")
-    def _check_one_source(self) -> MetricSource:
-        if sum((self.regex is not None, self.json_file is not None, self.wall, self.steps is not None)) != 1:
-            raise ValueError("write exactly one of regex, json_file, wall and steps")
-        return self
 
     @model_validator(mode="after")
     def _check_steps(self) -> MetricSource:
@@ -102,16 +106,10 @@ WALL_TIME = MetricSource.model_validate({"wall": True, "better": "lower"})
 class Check(ReportedNumber):
     """A number that must agree between environments, within a tolerance, if the work was the same."""
 
-    model_config = _require_one_key("regex", "json_file")
+    model_config = _require_one_key(*ReportedNumber.SOURCES)
 
     tolerance: Tolerance = Field(description="allowed difference from the reference's number, such as 5%; default: 0")
     name: Text = Field("", description="name in reports; default: its regex or key")
-
-    @model_validator(mode="after")
-    def _check_one_source(self) -> Check:
-        if (self.regex is None) == (self.json_file is None):
-            raise ValueError("write exactly one of regex and json_file")
-        return self
 
     @property
     def label(self) -> str:

@@ -13,19 +13,16 @@ from pydantic import AfterValidator, Field, model_validator
 
 from envmatrix.matrix import values
 from envmatrix.matrix.metrics import WALL_TIME, Check, MetricSource, ReportedNumber
-from envmatrix.matrix.program import Command, Folder, ProgramVariable, WrittenVariable
-from envmatrix.matrix.slurm import Slurm, SrunOptions
-from envmatrix.matrix.types import (
-    AS_SCALAR,
-    SOME_WORDS,
-    Bytes,
-    Frozen,
-    ListOf,
-    Percent,
-    Seconds,
-    Text,
-    about,
-)  # fmt: skip
+from envmatrix.matrix.types import AS_SCALAR, SOME_WORDS, Bytes, Frozen, ListOf, Percent, Seconds, Text, about
+from envmatrix.matrix.values import (
+    Command,
+    Folder,
+    ProgramVariable,
+    SlurmOption,
+    SlurmWord,
+    SrunOptions,
+    WrittenVariable,
+)
 from envmatrix.system.bench_options import OptionValue
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*\Z")
@@ -244,6 +241,26 @@ def _json_files(reported: Iterable[ReportedNumber]) -> list[str]:
     return [source.json_file.partition(":")[0] for source in reported if source.json_file]
 
 
+class Slurm(Frozen):
+    """Slurm options of a design (launcher ``slurm``); command-line options override them."""
+
+    nodes: int = Field(1, ge=1, le=1000, description="number of nodes that work in parallel, each on its own block")
+    partition: SlurmWord | None = Field(None, description="partition; default: the cluster's default")
+    account: SlurmWord | None = Field(None, description="account to charge")
+    constraint: SlurmWord | None = Field(None, description="node features, so that all nodes have the same hardware")
+    nodelist: ListOf[SlurmWord] = Field((), description="nodes by name; blocks are distributed over them in turn")
+    time: Seconds | None = Field(None, description="time limit of one block; default: the total limit of its trials")
+    memory: Bytes | None = Field(None, description="memory of one block's job; default: the whole node")
+    gpus: SlurmWord | None = Field(None, description="GPUs per node, such as 2 or a100:2")
+    modules: ListOf[SlurmWord] = Field((), description="modules to load first, so that apptainer is found")
+    busy: Percent | None = Field(
+        None,
+        description="repeat a block when other programs use more than this share of the node's CPUs; "
+        "default: report it",
+    )
+    options: ListOf[SlurmOption] = Field((), description="additional sbatch options, such as --qos=high")
+
+
 class Design(Frozen):
     """The environments and workloads to compare, and the limits of the run."""
 
@@ -296,12 +313,9 @@ class Design(Frozen):
 
 def factorial_cells(design: Design) -> dict[str, dict[str, str]]:
     """Return cell name -> levels for each cell of a factorial design; the first cell is its baseline."""
-    levels_by_name: dict[str, dict[str, str]] = {}
-    for cell in itertools.product(*design.factors.values()) if design.factors else ():
-        levels = dict(zip(design.factors, cell, strict=True))
-        name = cell_name(levels) if levels_by_name else design.baseline
-        levels_by_name[name] = levels
-    return levels_by_name
+    products = itertools.product(*design.factors.values()) if design.factors else ()
+    cells = [dict(zip(design.factors, product, strict=True)) for product in products]
+    return {cell_name(cell) if number else design.baseline: cell for number, cell in enumerate(cells)}
 
 
 def cell_name(settings: Mapping[str, str]) -> str:

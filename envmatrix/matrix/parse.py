@@ -24,13 +24,13 @@ from envmatrix.matrix.model import (
     Factor,
     Level,
     Matrix,
+    Slurm,
     SourceBuild,
     Workload,
     unreachable_verdict_reason,
 )
 from envmatrix.matrix.references import RESERVED, reference_mistakes
 from envmatrix.matrix.requirements import expand_requirements, referenced_file
-from envmatrix.matrix.slurm import Slurm
 from envmatrix.matrix.types import OF_KEY, error_key
 from envmatrix.matrix.yaml_positions import Data, Key, as_mapping, parse_yaml, read_text
 from envmatrix.system import bench_options
@@ -275,9 +275,9 @@ class _Parser:
             self.wrong((*path, "defaults"), f"no default {name!r}", suggestion(str(name), known_defaults))
         if not isinstance(name, str) or name not in defaults:
             return own_data
-        for positions in (self.source.keys, self.source.values):
-            for key in [key for key in positions if key[:2] == ("defaults", name) and len(key) > 2]:
-                positions.setdefault((*path, *key[2:]), positions[key])
+        positions = self.source.positions
+        for key in [key for key in positions if key[:2] == ("defaults", name) and len(key) > 2]:
+            positions.setdefault((*path, *key[2:]), positions[key])
         inherited = {key: value for key, value in defaults[name].items() if key != "defaults"}
         return {**inherited, **own_data}
 

@@ -38,12 +38,10 @@ class ExpandedRequirements:
 
 def referenced_file(requirement: str) -> str | None:
     """Return the file that an entry of ``requirements:`` names; None if it is itself a requirement."""
-    file_option = _FILE_OPTION.match(requirement)
-    if file_option:
+    if file_option := _FILE_OPTION.match(requirement):
         return file_option[1].strip()
-    return (
-        requirement if requirement.endswith(".txt") or re.split(r"[\\/]", requirement)[-1] == "pyproject.toml" else None
-    )
+    is_file = requirement.endswith(".txt") or re.split(r"[\\/]", requirement)[-1] == "pyproject.toml"
+    return requirement if is_file else None
 
 
 def expand_requirements(words: Sequence[str], folder: Path, where: Where) -> ExpandedRequirements:

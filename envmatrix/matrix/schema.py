@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from pydantic import BaseModel, JsonValue
 
 from envmatrix.matrix.include import RENAMED_KEYS, VERSIONS
@@ -59,12 +61,10 @@ def _without_titles(node: JsonValue) -> JsonValue:
         if key != "title" and not (key in ("default", "required") and value in empty_values)
     }
     kind = cleaned.get("type")
-    return _allow_quoted(kind, cleaned) if isinstance(kind, str) and kind in _QUOTED else cleaned
-
-
-def _allow_quoted(kind: str, schema: Schema) -> Schema:
-    """Return the schema of a number or a boolean that also accepts it in quotes."""
-    return {**{key: value for key, value in schema.items() if key != "type"}, **_QUOTED[kind]}
+    if isinstance(kind, str) and kind in _QUOTED:
+        del cleaned["type"]
+        cleaned |= _QUOTED[kind]
+    return cleaned
 
 
 def _option_schema(option: bench_options.Option) -> Schema:
@@ -80,11 +80,7 @@ def _option_schema(option: bench_options.Option) -> Schema:
         schema = {**schema, **{name: bound for name, bound in bounds if bound is not None}}
     if option.default is None:
         return {"anyOf": [schema, _NONE], "description": option.help}
-    return {**schema, "description": option.help, "default": _json_value(option.default)}
-
-
-def _json_value(value: bench_options.OptionValue) -> JsonValue:
-    return [*value] if isinstance(value, list) else value
+    return {**schema, "description": option.help, "default": cast("JsonValue", option.default)}
 
 
 def _workload_schema(parts: dict[str, JsonValue]) -> Schema:
@@ -116,11 +112,8 @@ def _with_old_keys(design: Schema) -> Schema:
     """Return the schema of a design that also accepts the keys of version 1."""
     properties = design["properties"]
     assert isinstance(properties, dict)
-    old_properties: Schema = {
-        old_properties: {"allOf": [properties[word]], "deprecated": True}
-        for old_properties, word in RENAMED_KEYS.items()
-    }
-    return {**design, "properties": {**properties, **old_properties}}
+    old: Schema = {key: {"allOf": [properties[word]], "deprecated": True} for key, word in RENAMED_KEYS.items()}
+    return {**design, "properties": {**properties, **old}}
 
 
 def json_schema() -> Schema:

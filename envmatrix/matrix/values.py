@@ -1,9 +1,10 @@
-"""Types of the values of a level in matrix.yaml, so that no later command rejects what `envmatrix check` accepted."""
+"""Types of the values in matrix.yaml, so that no later command rejects what `envmatrix check` accepted."""
 
 from __future__ import annotations
 
 import math
 import re
+import shlex
 from typing import Annotated
 
 from packaging.requirements import InvalidRequirement
@@ -11,7 +12,18 @@ from packaging.requirements import Requirement as PipRequirement
 from pydantic import AfterValidator, BeforeValidator
 
 from envmatrix.matrix import templates
-from envmatrix.matrix.types import Text, VariableName, as_quantity, check_match, check_printable, matching
+from envmatrix.matrix.types import (
+    AS_SCALAR,
+    AS_WORDS,
+    ListOf,
+    Text,
+    VariableName,
+    as_quantity,
+    check_match,
+    check_printable,
+    matching,
+)
+from envmatrix.system import bench_options
 from envmatrix.system.host import parse_cpus
 
 _IMAGE_REFERENCE = r"[A-Za-z0-9][A-Za-z0-9._/:@+-]*"
@@ -108,3 +120,96 @@ LibraryFile = Annotated[
 ]
 SourceFile = Annotated[str, AfterValidator(_check_source_file)]
 Program = Annotated[str, matching(_PROGRAM, "must be the name of a program, such as cmake")]
+
+
+def _check_program_variable(value: str) -> str:
+    instead = {"LD_PRELOAD": "write `preload:` in a level", "HOME": "write `home: real`"}.get(value)
+    if instead or value.startswith(("ENVMATRIX_", "BENCH_")):
+        raise ValueError(f"{value} is set by envmatrix" + (f"; {instead}" if instead else ""))
+    return value
+
+
+def _check_not_secret(name: str) -> str:
+    """Reject a variable that looks like a secret: matrix.yaml is stored with the run and may be shared."""
+    if bench_options.hides_value(name):
+        raise ValueError(
+            f"{name} looks like a secret, and a run stores its matrix; export it, and write `pass_env: {name}`"
+        )
+    return name
+
+
+def _split_command(value: object) -> object:
+    """Split a command written as one text into words as a shell would; reject shell operators."""
+    if not isinstance(value, str):
+        return value
+    lexer = shlex.shlex(value, posix=True, punctuation_chars=True)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    words = list(lexer)
+    operator = next((word for word in words if word and set(word) <= set("();<>|&")), None)
+    if operator is not None:
+        raise ValueError(
+            f"commands do not run in a shell, so {operator!r} would be an argument; write [bash, -c, {value!r}]"
+        )
+    return tuple(words)
+
+
+ProgramVariable = Annotated[VariableName, AfterValidator(_check_program_variable)]
+WrittenVariable = Annotated[ProgramVariable, AfterValidator(_check_not_secret)]
+Command = Annotated[tuple[Text, ...], BeforeValidator(_split_command), AS_WORDS]
+#: It may begin with a placeholder for a user's folder, as in a run's files (``results/anonymize.py``).
+Folder = Annotated[
+    Text,
+    matching(
+        r"(?=.*[^/])(/|\{(home|cache|matrix)\}(/|\Z))[^:,\\\s]*",
+        "must be the absolute path of a folder other than /, without spaces, colons and commas",
+    ),
+]
+
+
+_SLURM_WORD = r"[A-Za-z0-9_.:,=+*&|\[\]()@/!~-]+"
+#: sbatch options that envmatrix sets in the script of a block.
+_RESERVED_OPTIONS = {
+    "--array", "--chdir", "--comment", "--error", "--exclude", "--exclusive", "--export", "--job-name", "--mem",
+    "--nodelist", "--nodes", "--ntasks", "--open-mode", "--output", "--overcommit", "--parsable", "--wait", "--wrap",
+}  # fmt: skip
+
+
+def _check_slurm_option(value: str) -> str:
+    check_match(rf"(?=--){_SLURM_WORD}", value, "is not an sbatch option of the form --name=value")
+    if value.partition("=")[0] in _RESERVED_OPTIONS:
+        raise ValueError(f"{value.partition('=')[0]} is set by envmatrix")
+    return value
+
+
+#: Options of srun that a level may set, with their values (srun(1), without words that only print).
+_CPUS, _MASKS = r"\d+(,\d+)*", r"0x[0-9a-fA-F]+(,0x[0-9a-fA-F]+)*"
+_SRUN_OPTIONS = {
+    "--cpu-bind": rf"none|rank|sockets|cores|threads|ldoms|rank_ldom|map_(cpu|ldom):{_CPUS}|mask_(cpu|ldom):{_MASKS}",
+    "--cpus-per-task": r"[1-9]\d{0,4}",
+    "--gpu-bind": rf"none|closest|(single|per_task):[1-9]\d{{0,2}}|map_gpu:{_CPUS}|mask_gpu:{_MASKS}",
+    "--mem-bind": rf"none|rank|local|map_mem:{_CPUS}|mask_mem:{_MASKS}",
+}
+
+
+def _check_srun_option(value: str) -> str:
+    name, _, text = value.partition("=")
+    if name not in _SRUN_OPTIONS:
+        raise ValueError(f"{value!r} is not one of srun's options {', '.join(_SRUN_OPTIONS)}, in the form --name=value")
+    example = "such as --cpu-bind=cores or --mem-bind=local"
+    check_match(_SRUN_OPTIONS[name], text, f"is no value of srun's {name} (see `man srun`), {example}")
+    return value
+
+
+def _check_srun_names(values: tuple[str, ...]) -> tuple[str, ...]:
+    names = [value.partition("=")[0] for value in values]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        raise ValueError(f"{twice} is there twice")
+    return values
+
+
+SrunOptions = Annotated[ListOf[Annotated[str, AfterValidator(_check_srun_option)]], AfterValidator(_check_srun_names)]
+SlurmWord = Annotated[
+    str, matching(f"(?!-){_SLURM_WORD}", "contains a character that an #SBATCH line cannot contain"), AS_SCALAR
+]
+SlurmOption = Annotated[str, AfterValidator(_check_slurm_option)]

@@ -1,21 +1,75 @@
-"""Check names of environment variables against the known ones, to report probable typos.
+"""Environment variables: which are known, to report probable typos, and which library reads them.
 
 The names and their sources are in variables.txt. The list cannot be complete, so an unknown name is reported, and never
-rejected. readers.yaml says which library reads a variable.
+rejected. readers.yaml says which library reads a variable: without its reader a setting has no effect.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 from functools import cache
 from pathlib import Path
+
+import yaml
 
 from envmatrix.errors import InputError, Where
 from envmatrix.matrix.model import Level, Matrix
 from envmatrix.matrix.parse import locate_key
-from envmatrix.matrix.readers import has_known_reader
 from envmatrix.matrix.yaml_positions import Key
+
+#: Start of a message that nothing in the process reads a setting.
+NOT_IN_EFFECT = "not in effect: "
+
+
+class PresenceTest(Enum):
+    """What, besides the mapped libraries, decides whether a reader is present."""
+
+    OPENMP = "the runtime in use, and those with running threads"
+    MALLOC = "the library that provides malloc"
+    MKL = "PyTorch may contain it"
+    ONEDNN = "PyTorch may contain it, too"
+    INDUCTOR = "something was compiled"
+    GPU = "there is a GPU"
+    MAPPED = "nothing else"
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A library that reads variables: its common ``name``, and parts of the paths of its files."""
+
+    name: str
+    libraries: tuple[str, ...]
+    presence_test: PresenceTest = PresenceTest.MAPPED
+
+
+def _read_readers() -> dict[str, Reader | None]:
+    """Return name prefix -> reader; the longest matching prefix wins. None: every process reads it."""
+    readers: dict[str, Reader | None] = {}
+    for entry in yaml.safe_load(Path(__file__).with_name("readers.yaml").read_text(encoding="utf-8")):
+        test = PresenceTest[entry.get("present", "MAPPED")]
+        reader = Reader(entry["name"], tuple(entry["libraries"]), test) if "name" in entry else None
+        readers |= dict.fromkeys(entry["prefixes"], reader)
+    return readers
+
+
+_READERS = _read_readers()
+
+
+def has_known_reader(name: str) -> bool:
+    """Return whether the reader of a variable is known."""
+    return _longest_prefix(name) is not None
+
+
+def find_reader(name: str) -> Reader | None:
+    """Return the reader of a variable; None if every process reads it, or if it is unknown."""
+    return _READERS.get(_longest_prefix(name) or "")
+
+
+def _longest_prefix(name: str) -> str | None:
+    return max((start for start in _READERS if name.startswith(start)), key=len, default=None)
+
 
 #: Prefixes whose variables are all in the list, except new ones.
 FAMILIES = ("OMP_", "KMP_", "GOMP_", "MKL_", "MALLOC_", "TORCH_", "NCCL_", "ONEDNN_", "DNNL_")
@@ -23,27 +77,6 @@ FAMILIES = ("OMP_", "KMP_", "GOMP_", "MKL_", "MALLOC_", "TORCH_", "NCCL_", "ONED
 _OTHER_FAMILIES = ("TORCHINDUCTOR_", "TORCHDYNAMO_", "RCCL_")
 #: Allowed typos: in a name of a known family, and in any other name, which may be the user's own.
 _MAX_TYPOS, _MAX_TYPOS_ELSEWHERE = 2, 1
-
-
-@dataclass(frozen=True)
-class UnreadVariable:
-    """A level's variable with no known reader; ``near`` is the name that was probably meant."""
-
-    factor: str
-    level: str
-    name: str
-    near: str
-    where: Where
-
-    @property
-    def as_mistake(self) -> InputError:
-        """This warning as a mistake with its location and remedy."""
-        remedy = f"write {self.near}" if self.near else "add a check (`claims:`) that shows what it does"
-        message = f"{self.factor}={self.level}: {unread_message(self.name, self.near)}"
-        return InputError(message, where=self.where, remedy=f"{remedy}; otherwise its trials count as not verified")
-
-    def __str__(self) -> str:
-        return str(self.as_mistake)
 
 
 def unread_message(name: str, near: str = "") -> str:
@@ -89,15 +122,18 @@ def _is_accepted(name: str, value: str | None) -> bool:
     return near(name) is None and (value is None or has_known_reader(name))
 
 
-def find_unread_variables(matrix: Matrix) -> Iterator[UnreadVariable]:
-    """Yield the variables of a matrix's levels that are probably misspelt, each with its location."""
+def find_unread_variables(matrix: Matrix) -> Iterator[tuple[tuple[str, str], InputError]]:
+    """Yield the level (factor, level) and the mistake of each variable that is probably misspelt."""
     for factor in matrix.factors.values():
-        for level, level_data in factor.levels.items():
-            for name in unread_variables(level_data):
-                if near(name) is None:  # not in a known family: only a run can show whether it is read
+        for level, body in factor.levels.items():
+            for name in unread_variables(body):
+                if (meant := near(name)) is None:  # not in a known family: only a run can show whether it is read
                     continue
-                position = _locate(Path(matrix.path), ("factors", factor.name, level, "env", name))
-                yield UnreadVariable(factor.name, level, name, near(name) or "", position)
+                message = f"{factor.name}={level}: {unread_message(name, meant)}"
+                where = _locate(Path(matrix.path), ("factors", factor.name, level, "env", name))
+                remedy = f"write {meant}" if meant else "add a check (`claims:`) that shows what it does"
+                remedy = f"{remedy}; otherwise its trials count as not verified"
+                yield (factor.name, level), InputError(message, where=where, remedy=remedy)
 
 
 def _locate(path: Path, key: Key) -> Where:

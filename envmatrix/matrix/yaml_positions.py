@@ -26,23 +26,19 @@ _NULL = "tag:yaml.org,2002:null"
 
 @dataclass
 class Source:
-    """Data read from ``file``. ``keys`` and ``values`` give the positions of each path's key and value."""
+    """Data read from ``file``. ``positions`` has those of each path's key (of an item: its value) and value."""
 
     file: Path
     text: str = ""
     data: Data = None
-    keys: dict[Key, Where] = field(default_factory=dict)
-    values: dict[Key, Where] = field(default_factory=dict)
+    positions: dict[Key, tuple[Where, Where]] = field(default_factory=dict)
 
     def where(self, path: Key, *, key: bool = False) -> Where:
         """Return the position of ``path``, or of its nearest enclosing entry that has one."""
-        if key and path in self.keys:
-            return self.keys[path]
-        for end in range(len(path), -1, -1):
-            position = self.values.get(path[:end]) or self.keys.get(path[:end])
-            if position:
-                return position
-        return Where(self.file)
+        if key and path in self.positions:
+            return self.positions[path][0]
+        enclosing = (path[:end] for end in range(len(path), -1, -1))
+        return next((self.positions[entry][1] for entry in enclosing if entry in self.positions), Where(self.file))
 
     def mapping(self, path: Key) -> dict[str, Data]:
         """Return the mapping at ``path``; empty if there is none. Raises InputError for any other value."""
@@ -87,7 +83,7 @@ def parse_yaml(text: str, file: Path) -> Source:
     try:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
-        source.values[()] = Where(file, 1, 1)  # even for an empty file
+        source.positions[()] = Where(file, 1, 1), Where(file, 1, 1)  # even for an empty file
         source.data = _NodeConverter(source, loader).convert(node, ()) if node is not None else None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -123,12 +119,12 @@ class _NodeConverter:
     def place(self, node: yaml.Node) -> Where:
         return _position(self.source.file, node.start_mark)
 
-    def convert(self, node: yaml.Node, path: Key) -> Data:
+    def convert(self, node: yaml.Node, path: Key, key: yaml.Node | None = None) -> Data:
         self.count += 1
         if self.count > _MAX_NODES or id(node) in self.open:
             remedy = "replace the alias (*name) by its value"
             raise InputError("an alias contains itself or expands without end", where=self.place(node), remedy=remedy)
-        self.source.values[path] = self.place(node)
+        self.source.positions[path] = self.place(key or node), self.place(node)
         self.open.append(id(node))
         try:
             return self._convert(node, path)
@@ -159,9 +155,7 @@ class _NodeConverter:
                 remedy = "a list or mapping cannot be a key: write `name: value`"
                 raise InputError("a key must be a single word", where=self.place(key), remedy=remedy)
             name = self.text(key)
-            key_path = (*path, name)
-            self.source.keys[key_path] = self.place(key)
-            mapping[name] = self.convert(value, key_path)
+            mapping[name] = self.convert(value, (*path, name), key)
         return mapping
 
     def _refuse_duplicates(self, node: yaml.MappingNode) -> None:

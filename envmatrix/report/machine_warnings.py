@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from envmatrix.matrix.readers import find_reader
+from envmatrix.matrix.variables import find_reader
 from envmatrix.plan import shown_name
 from envmatrix.report.formatting import format_count
 from envmatrix.report.warning import Check, Findings, WarningKind

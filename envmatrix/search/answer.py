@@ -43,14 +43,6 @@ class Contribution:
     high: float
 
 
-@dataclass(frozen=True)
-class ExpectedGain:
-    """The gain that the model expects of a cell before confirmation; mostly too high, as the model picked it."""
-
-    row: int
-    ratio: float
-
-
 @dataclass(frozen=True, kw_only=True)
 class TuneAnswer(Confirmation):
     """The answer of a search. ``settings`` (factor -> level) are the recipe's, {} where nothing is shown to gain.
@@ -164,15 +156,13 @@ def settings_text(settings: Mapping[str, str]) -> str:
     return ", ".join(f"{factor}={level}" for factor, level in settings.items()) or "the baseline"
 
 
-def find_expected_best(search: Search, steps: Sequence[Step]) -> ExpectedGain | None:
-    """Return the best cell so far and the gain the model expects of it after all batches; None if nothing gains."""
+def find_expected_best(search: Search, steps: Sequence[Step]) -> tuple[int, float]:
+    """Return the best cell so far (0: none gains), and the ratio that the model expects of it, mostly too high."""
     batches = [step.batch for step in steps]
     posterior = search.posterior(batches)
     row = search.winner(batches, dropped_levels(search.space, steps), posterior)
-    if not row:
-        return None
     mean, _ = posterior.gain_distribution([row], search.columns[[row]])
-    return ExpectedGain(row, ratio_from_log(mean[0]))
+    return row, ratio_from_log(mean[0])
 
 
 def make_answer(
@@ -236,11 +226,7 @@ def contributions(search: Search, batches: Sequence[Batch], row: int) -> tuple[C
         reach = _REACH_SDS * float(np.sqrt(covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1] + own_variance))
         name, level = space.factors[factor], space.levels[factor][space.codes[row, factor]]
         change = float(mean[0] - mean[1])
-        results.append(
-            Contribution(
-                name, level, ratio_from_log(change), ratio_from_log(change - reach), ratio_from_log(change + reach)
-            )
-        )
+        results.append(Contribution(name, level, *map(ratio_from_log, (change, change - reach, change + reach))))
     return tuple(sorted(results, key=lambda item: -item.ratio))
 
 

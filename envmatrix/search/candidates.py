@@ -13,12 +13,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from envmatrix.search.model import Floats, Ints
 from envmatrix.search.space import Codes, Space
 from envmatrix.stats.meta_analysis.known_effects import KnownEffect
 
-Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-Ints = NDArray[np.int64]
 #: Cells are tied if their expected log gains differ by less; the one with the fewest settings is taken.
 EQUAL_GAIN = 0.01
 #: A level or pair that never worked is excluded after so many failures.
@@ -49,28 +48,15 @@ class CellStatus:
     @cached_property
     def failing(self) -> tuple[tuple[int, int], ...]:
         """Levels that failed in every trial, at least once as the only level not known to work."""
-        tried_rows = np.flatnonzero(self.good + self.bad)
-        codes, good, bad = self.codes[tried_rows], self.good[tried_rows], self.bad[tried_rows]
-        worked = {
-            (factor, level): bool(good[codes[:, factor] == level].sum())
-            for factor, size in enumerate(self.sizes)
-            for level in range(1, size)
-        }
-        failing_levels = []
-        for (factor, level), has_worked in worked.items():
-            has_level = codes[:, factor] == level
-            if has_worked or bad[has_level].sum() < _MIN_FAILURES:
-                continue
-            is_sole_suspect = any(
-                all(
-                    worked[other_factor, other_level]
-                    for other_factor, other_level in enumerate(cell)
-                    if other_level and other_factor != factor
-                )
-                for cell in codes[has_level & (bad > 0)].tolist()
-            )
-            failing_levels += [(factor, level)] if is_sole_suspect else []
-        return tuple(failing_levels)
+        tried = np.flatnonzero(self.good + self.bad)
+        bad = self.bad[tried]
+        levels = [(factor, level) for factor, size in enumerate(self.sizes) for level in range(1, size)]
+        has_level = np.array([self.codes[tried, factor] == level for factor, level in levels])
+        worked = has_level @ self.good[tried] > 0
+        suspected = has_level & ~worked[:, None]
+        is_sole_suspect = (suspected & (suspected.sum(axis=0) == 1) & (bad > 0)).any(axis=1)
+        fails = ~worked & (has_level @ bad >= _MIN_FAILURES) & is_sole_suspect
+        return tuple(level for level, is_failing in zip(levels, fails.tolist(), strict=True) if is_failing)
 
     @cached_property
     def allowed(self) -> Bools:

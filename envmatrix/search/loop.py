@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,15 +16,17 @@ from envmatrix.errors import EnvmatrixError, InputError, NothingRanError
 from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.override import with_design
+from envmatrix.plan import Slot
 from envmatrix.report.formatting import format_count
 from envmatrix.results.folder import RunFolder
 from envmatrix.runner.loop import RunEnding
 from envmatrix.runner.loop import run as run_trials
 from envmatrix.runner.progress import LineProgress
+from envmatrix.runner.running_estimate import RunningEstimate
 from envmatrix.search.answer import find_expected_best, settings_text
 from envmatrix.search.search import MIN_BLOCKS, REFERENCES, Budget, Proposal, Search
 from envmatrix.search.space import Space
-from envmatrix.search.steps import Step, count_trials, dropped_levels, read_step, running_share, spent_s
+from envmatrix.search.steps import Step, count_trials, dropped_levels, read_step, running_and_gap_s, spent_s
 from envmatrix.search.study import Place, Study, StudyFolder
 from envmatrix.system.progress import ProgressCallback, duration_text, report_once
 from envmatrix.trials.experiment import Experiment, create_experiment, reopen_experiment
@@ -97,7 +99,8 @@ class RunningSearch:
     @property
     def running_s(self) -> float:
         """Seconds left for trials alone, without the gaps between them, as a run counts its budget."""
-        return self.left_s * running_share(self.steps, self.sessions)
+        running, gap = running_and_gap_s((span for step in self.steps for span in step.spans), self.sessions)
+        return self.left_s * (running / (running + gap) if running else 1.0)
 
     @property
     def peaks(self) -> dict[str, int]:
@@ -310,16 +313,43 @@ def _check_baseline(tuning: RunningSearch, ending: RunEnding) -> None:
 def _announce_step(tuning: RunningSearch, step: Proposal, number: int) -> None:
     """Report the progress of the search and the next step."""
     seen_count = len({row for past_step in tuning.steps for row in past_step.batch.rows})
-    best = find_expected_best(tuning.search, tuning.steps) if tuning.steps else None
-    ahead = "none ahead so far"
-    if best:
-        name = settings_text(tuning.space.settings(best.row))
-        ahead = f"best so far {name}: the model expects {best.ratio:.2f}x, not confirmed"
+    row, ratio = find_expected_best(tuning.search, tuning.steps) if tuning.steps else (0, 1.0)
+    best_text = (
+        f"best so far {settings_text(tuning.space.settings(row))}: the model expects {ratio:.2f}x, not confirmed"
+    )
     work_text = (
         f"{step.blocks} blocks of it" if step.phase == "confirm" else format_count(len(step.rows), "configuration")
     )
     work_text += f" in {step.blocks} blocks at the same time" if step.phase != "confirm" and step.blocks > 1 else ""
     tuning.progress(
         f"{step.phase} ({number}): {work_text}; {seen_count:,} of {len(tuning.space.codes) - 1:,} tried; "
-        f"{ahead}; {duration_text(tuning.left_s)} left"
+        f"{best_text if row else 'none ahead so far'}; {duration_text(tuning.left_s)} left"
     )
+
+
+class StepProgress(LineProgress):
+    """Reports failures at once, long trials from time to time, and every fifth block of a confirmation."""
+
+    def __init__(
+        self, experiment: Experiment, label: str, *, quiet: bool, tell: ProgressCallback, show_output: bool
+    ) -> None:
+        super().__init__(experiment, quiet=quiet, tell=tell, show_output=show_output)
+        self.label = label
+
+    def where(self, slot: Slot) -> str:
+        """Return the step and trial as text."""
+        arms = len(self.plan.arms_of(slot.block))
+        return f"{self.label}, trial {slot.position + 1} of {arms}: {slot.arm.environment}"
+
+    def block_ended(self, block: int, estimate: RunningEstimate, left_s: float, left: float) -> None:
+        """Report the progress of a confirmation, without its estimate, which is reported only at the end."""
+        if not self.quiet and self.plan.max_blocks > 1 and block % 5 == 4:
+            time_left = duration_text(self.until_end_s(block, left_s, left))
+            self.progress(f"{self.label}: {block + 1} of up to {self.plan.max_blocks} blocks, {time_left} left")
+
+
+def watch_step(
+    experiment: Experiment, label: str, *, quiet: bool, tell: ProgressCallback, show_output: bool = False
+) -> closing[StepProgress]:
+    """Show the progress of a step while the context is open."""
+    return closing(StepProgress(experiment, label, quiet=quiet, tell=tell, show_output=show_output))

@@ -34,17 +34,13 @@ class Terms:
     """The coefficients of a cell: one for each level other than the baseline's, one for each pair of those."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
-        self.factors = len(sizes)
-        widths = [size - 1 for size in sizes]
-        self.mains = np.concatenate([[0], np.cumsum(widths)]).astype(np.int64)
+        self.widths = [size - 1 for size in sizes]
+        self.mains = np.cumsum([0, *self.widths])
         self.pairs = list(itertools.combinations(range(len(sizes)), 2))
-        self.widths = widths
-        ends = np.cumsum([widths[a] * widths[b] for a, b in self.pairs]) if self.pairs else np.zeros(0)
-        self.starts = (np.concatenate([[0], ends[:-1]]) if self.pairs else ends).astype(np.int64) + self.mains[-1]
-        self.count = int(self.mains[-1] + (ends[-1] if self.pairs else 0))
-        self.groups = np.repeat(
-            np.arange(len(self.pairs) + 1), [self.mains[-1], *(widths[a] * widths[b] for a, b in self.pairs)]
-        )
+        counts = [self.widths[a] * self.widths[b] for a, b in self.pairs]
+        bounds = self.mains[-1] + np.cumsum([0, *counts])
+        self.starts, self.count = bounds[:-1], int(bounds[-1])
+        self.groups = np.repeat(np.arange(len(self.pairs) + 1), [self.mains[-1], *counts])
 
     def columns(self, codes: Codes) -> Ints:
         """Return the coefficient numbers of cells, (cells, mains and pairs); ``count`` means none."""
@@ -182,8 +178,7 @@ class _Moments:
 
 def _centre_by_block(values: Floats, blocks: Ints) -> Floats:
     """Return values (readings, m) as differences from the mean of their block."""
-    _, block_index = np.unique(blocks, return_inverse=True)
-    count = np.bincount(block_index, minlength=1)
-    sums = np.zeros((len(count), values.shape[1]))
+    _, block_index, counts = np.unique(blocks, return_inverse=True, return_counts=True)
+    sums = np.zeros((len(counts), values.shape[1]))
     np.add.at(sums, block_index, values)
-    return np.asarray(values - (sums / np.maximum(count, 1)[:, None])[block_index])
+    return np.asarray(values - (sums / counts[:, None])[block_index])

@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from envmatrix.search.candidates import (
     CellStatus,
@@ -24,11 +23,10 @@ from envmatrix.search.candidates import (
     simplify_row,
     surviving_rows,
 )
-from envmatrix.search.model import Ints, Posterior, Terms, fit
+from envmatrix.search.model import Floats, Ints, Posterior, Terms, fit
 from envmatrix.search.space import Space
 from envmatrix.stats.meta_analysis.known_effects import KnownEffect
 
-Floats = NDArray[np.float64]
 Phase = Literal["evidence", "screen", "race", "confirm"]
 #: The baseline and its copy, which are in every block.
 REFERENCES = 2
@@ -55,7 +53,7 @@ class Batch:
     phase: Phase
     rows: tuple[int, ...]
     scores: Floats
-    broken: NDArray[np.int64]
+    broken: Ints
 
     @property
     def trials(self) -> int:

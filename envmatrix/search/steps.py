@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 
@@ -31,7 +32,6 @@ _LONGEST_GAP_S = 10.0
 _CERTAIN_FAILURE = 2
 #: Replaces the advice for a trial over its limit, because nobody can edit the design of a step.
 _LIMIT_ADVICE, _LIMIT_NOTE = re.compile(r" \(raise `trial_limit` .*\)"), " (`trial_limit`, or four times the baseline)"
-_PHASES: Mapping[str, Phase] = {"evidence": "evidence", "screen": "screen", "race": "race", "confirm": "confirm"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,34 +154,26 @@ def _make_batch(
             broken[position, :1] = _CERTAIN_FAILURE
         if certain_reason or broken[position].any():
             reasons[row] = certain_reason or _LIMIT_ADVICE.sub(_LIMIT_NOTE, next(iter(facts.reasons), "failed"))
-    phase = _PHASES[run.design.name]
     if not scores.shape[1]:
         scores, broken = np.full((len(names), 1), np.nan), np.zeros((len(names), 1), np.int64)
-    return Batch(phase, tuple(rows), scores, broken), reasons
+    return Batch(cast("Phase", run.design.name), tuple(rows), scores, broken), reasons
 
 
 def spent_s(steps: Iterable[Step], sessions: Sequence[float] = ()) -> float:
-    """Return the seconds of a search: when at least one trial ran, and the short gaps between trials.
-
-    ``sessions`` are the times when it began or was resumed; the gap before a resumption does not count.
-    """
+    """Return the seconds of a search: when at least one trial ran, and the short gaps between trials."""
     return sum(running_and_gap_s((span for step in steps for span in step.spans), sessions))
 
 
-def running_share(steps: Iterable[Step], sessions: Sequence[float] = ()) -> float:
-    """Return the fraction of the time spent in which at least one trial ran; 1 before the first trial."""
-    running, between = running_and_gap_s((span for step in steps for span in step.spans), sessions)
-    return running / (running + between) if running else 1.0
-
-
 def running_and_gap_s(spans: Iterable[tuple[float, float]], sessions: Sequence[float] = ()) -> tuple[float, float]:
-    """Return the seconds covered by trials, some in parallel, and those of the gaps between them."""
+    """Return the seconds covered by trials, some in parallel, and those of the gaps between them.
+
+    ``sessions`` are the times when a search began or was resumed; the gap before a resumption does not count.
+    """
     gap_s = last = 0.0
-    session_starts = np.sort(np.asarray(sessions, dtype=np.float64))
     in_order = sorted(spans)
     for number, (begin, end) in enumerate(in_order):
-        stopped = np.searchsorted(session_starts, begin, "right") > np.searchsorted(session_starts, last, "right")
-        gap_s += min(max(0.0, begin - last), _LONGEST_GAP_S) if number and not stopped else 0.0
+        is_resumed = any(last < session <= begin for session in sessions)
+        gap_s += min(max(0.0, begin - last), _LONGEST_GAP_S) if number and not is_resumed else 0.0
         last = max(last, end)
     return covered_s(in_order), gap_s
 

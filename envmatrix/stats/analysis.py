@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from envmatrix.matrix.model import Workload
-from envmatrix.matrix.readers import NOT_IN_EFFECT
+from envmatrix.matrix.variables import NOT_IN_EFFECT
 from envmatrix.plan import Arm, Plan
 from envmatrix.plan.environment import Environment
 from envmatrix.stats.arm_facts import ArmFacts

@@ -9,11 +9,11 @@ from pathlib import Path, PurePath
 from envmatrix.engines.base import Engine, Prepared
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
-from envmatrix.matrix.program import python_target
 from envmatrix.plan import Arm
 from envmatrix.plan.environment import Environment, Image
 from envmatrix.system import bench_options
 from envmatrix.system.cuda_driver import too_old
+from envmatrix.trials.program.command_line import python_target
 
 #: Options with which `uv run` leaves the project's environment unchanged.
 _NO_SYNC_OPTIONS = frozenset({"--no-sync", "--no-project", "--isolated"})

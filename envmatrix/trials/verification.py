@@ -11,8 +11,7 @@ from envmatrix.evidence.checks import Claim
 from envmatrix.evidence.evidence import Evidence, Program
 from envmatrix.evidence.notices import UNSEEN_SHARE, crowded_cpu
 from envmatrix.evidence.paths import SHORT_PATHS, lookup
-from envmatrix.matrix.readers import NOT_IN_EFFECT, PresenceTest, Reader, find_reader
-from envmatrix.matrix.variables import near, unread_message
+from envmatrix.matrix.variables import NOT_IN_EFFECT, PresenceTest, Reader, find_reader, near, unread_message
 from envmatrix.plan.environment import Environment
 from envmatrix.system import bench_options
 

@@ -130,13 +130,13 @@ def test_damaged_data_is_an_error_and_leaves_no_record(bench, data_dir, tmp_path
 
 _START = """
 import sys
-from bench import data_sets, options, training
+from bench import data_sets, options, steps
 from bench.devices import Cpu
 from bench.network import Network
 from bench.place import Place
 
-made, built = [], training.optimizer_for
-training.optimizer_for = lambda *given: made.append(True) or built(*given)
+made, built = [], steps.optimizer_for
+steps.optimizer_for = lambda *given: made.append(True) or built(*given)
 place = Place(Cpu(), age_ns=lambda: print("optimisers made:", len(made)))
 Network(options.defaults(), data_sets.prepare("fashion-mnist", sys.argv[1], True), place).close()
 """

@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from envmatrix.api.program.place import make_place
-from envmatrix.api.program.request import ProgramRequest
+from envmatrix.api.program.request import ProgramRequest, make_place
 from envmatrix.api.tuning import search
 from envmatrix.results.folder import RunFolder
 
@@ -73,7 +72,8 @@ def test_a_program_on_the_command_line_is_searched_on_two_nodes(project, monkeyp
     options = {"nodelist": ("n1", "n2"), "nodes": "2"}
     place = make_place((), "", "slurm", options, print)
     request = ProgramRequest((sys.executable, "fast.py"), place=place)
-    begun = search.begin_program_search(request, search.SearchRequest(name="own"), print, print)
+    asked = search.SearchRequest(name="own", launcher="slurm", launcher_options=options, progress=print)
+    begun = search.begin_program_search(request, asked, print)
     assert (begun.study.place.launcher, begun.study.place.width, begun.study.place.options) == ("slurm", 2, options)
     assert begun.study.place.host is not None, "the nodes were looked at"
     assert begun.study.design.workloads == ("fast",)

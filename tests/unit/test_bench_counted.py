@@ -194,7 +194,7 @@ assert all(min(one["others"].values()) >= 0 and one["cpu_ns"] >= 0 for one in fo
 
 
 def test_a_new_thread_with_an_old_one_s_number_is_new():
-    before = step_thread.Reading((0,) * 8, 0, {7: (5000, 400), 8: (10, 0)})
-    after = step_thread.Reading((10_000,) + (0,) * 7, 0, {7: (300, 20), 8: (30, 5)})
+    before = step_thread.Reading({"wall_ns": 0}, 0, {7: (5000, 400), 8: (10, 0)})
+    after = step_thread.Reading({"wall_ns": 10_000}, 0, {7: (300, 20), 8: (30, 5)})
     others = step_thread.between(before, after)["others"]
     assert (others["cpu_ns"], others["waited_ns"], others["busy"]) == (320, 25, 1)

@@ -91,12 +91,3 @@ def test_help_lists_every_option_with_its_default():
     for option in LISTED["options"]:
         assert "--" + option["name"].replace("_", "-") in shown.stdout
     assert "(default: 64)" in shown.stdout
-
-
-def test_the_type_of_the_options_is_the_list_of_the_options():
-    words = {"int": "int", "float": "float", "bool": "bool", "str": "str", "list-of-int": "list[int]"}
-    listed = {
-        option["name"]: words[option["type"]] + (" | None" if option.get("optional") else "")
-        for option in LISTED["options"]
-    }
-    assert {name: note.__forward_arg__ for name, note in options.Options.__annotations__.items()} == listed

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.evidence.tree import children
+from bench.evidence.processes import children
 from envmatrix.block.turn_gate import FOLDER, open_gate
 
 ROOT = Path(__file__).parents[2]

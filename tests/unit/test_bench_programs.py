@@ -15,13 +15,13 @@ BIG = 0.55
 
 
 def program(pid, cpu_s, **facts):
-    return Program(pid, "python3", number=pid, path="/python3", cpu_s=cpu_s, threads=1, variables={}, **facts), None
+    return Program(pid, "python3", number=pid, path="/python3", cpu_s=cpu_s, threads=1, variables={}, **facts)
 
 
 def test_many_small_programs_that_are_alike_are_one_that_works():
     many = [program(pid, 0.03, libraries={"/libm.so.6"}) for pid in range(2, 17)]
     found, left_s = _working_programs(_merge_alike([program(1, BIG, libraries={"/libtcmalloc.so.4"}), *many], 0.1), 0.1)
-    assert [(one.libraries, one.cpu_s) for one, _ in found] == [
+    assert [(one.libraries, one.cpu_s) for one in found] == [
         ({"/libtcmalloc.so.4"}, BIG), ({"/libm.so.6"}, pytest.approx(0.45)),
     ]  # fmt: skip
     assert left_s == 0.0
@@ -60,7 +60,7 @@ def test_compilers_are_known_by_their_names(name, compiles):
 
 
 def test_a_program_that_began_late_is_looked_at_again_at_once_as_its_loader_may_have_been_at_work():
-    late, _ = program(os.getpid(), 0.0)
+    late = program(os.getpid(), 0.0)
     late.look(late.pid, 100.0)
     late.libraries = set()  # nothing was mapped yet
     late.look(late.pid, 100.2)
@@ -80,7 +80,7 @@ def reaped(cpu_s, *ended):
     ids=["its end is its own", "it knows itself what it took", "what is much more may be of others"],
 )
 def test_what_a_process_took_after_the_last_look_is_its_own(told, taken):
-    short, _ = program(2, 0.0)
+    short = program(2, 0.0)
     short.took(2, 0.3)
     probe = {"cpu_s": 2.0, "probe_cpu_s": [0.2, 0.0], "children_s": 0.0, "parent": 1, "ended_s": 0.5}
     programs._settle_cpu_times(
@@ -90,7 +90,7 @@ def test_what_a_process_took_after_the_last_look_is_its_own(told, taken):
 
 
 def test_what_a_parent_was_told_of_a_child_that_only_spoke_itself_is_not_anothers():
-    long, _ = program(2, 0.0)
+    long = program(2, 0.0)
     long.took(2, 1.0)
     other = {"cpu_s": 0.5, "probe_cpu_s": [0.0, 0.0], "children_s": 0.0, "parent": 1, "ended_s": 0.5}
     programs._settle_cpu_times(

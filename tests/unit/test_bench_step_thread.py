@@ -93,7 +93,7 @@ def test_stretches_are_summed_and_one_unread_makes_the_sum_unknown():
 
 
 def test_without_scheduler_statistics_waiting_is_unknown(monkeypatch):
-    monkeypatch.setattr(step_thread, "_run_and_wait_ns", lambda _: None)
+    monkeypatch.setattr(step_thread.processes, "scheduled", lambda *_: None)
     before = step_thread.read()
     assert step_thread.since(before)["waited_ns"] is None
 

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from bench import continuation, gate, timing  # noqa: E402 - it imports torch
+from bench import gate, timing  # noqa: E402 - it imports torch
 from bench.devices import Cpu  # noqa: E402
 from bench.place import Place  # noqa: E402
 from bench.tensors import Batch  # noqa: E402
@@ -70,10 +70,10 @@ def test_each_part_of_the_loop_has_its_time(clock):
     found = taken(clock, length)
     assert found.steps_ns == [WAIT + STEP] * 5
     assert (found.waits_ns, found.working_ns) == ([WAIT] * 5, [STEP] * 5)
-    assert found.total_ns == 5 * (WAIT + STEP)
-    assert found.epochs_ns == [2 * (WAIT + STEP)] * 2
-    assert (found.compile_ns, found.first_step_ns) == (WAIT + FIRST, WAIT + STEP)
-    assert found.warmup_ns == 3 * (WAIT + STEP)
+    assert found.times["training_ns"] == 5 * (WAIT + STEP)
+    assert found.times["epochs_ns"] == [2 * (WAIT + STEP)] * 2
+    assert (found.times["compile_ns"], found.times["first_step_ns"]) == (WAIT + FIRST, WAIT + STEP)
+    assert found.times["warmup_ns"] == 3 * (WAIT + STEP)
     assert found.samples == 15 + 16 + 17 + 18 + 19
     assert (found.losses, found.last_loss) == ([10.0, 11.0], 19.0)
 
@@ -82,21 +82,21 @@ def test_a_long_look_times_every_step_from_the_first_one_on(clock):
     length = timing.Length(checked=2, warm_up=3, timed=5, epoch=2).look(200 * 12e-9)
     found = taken(clock, length)
     assert found.steps_ns[:2] == [WAIT + FIRST, WAIT + STEP]
-    assert found.total_ns == sum(found.steps_ns) >= 200 * 12
+    assert found.times["training_ns"] == sum(found.steps_ns) >= 200 * 12
     assert len(found.steps_ns) == 200 - FIRST // 12 + 1
-    assert (found.warmup_ns, found.losses, found.turns) == (0, [], None)
+    assert (found.times["warmup_ns"], found.losses, found.times["turns"]) == (0, [], None)
 
 
 def test_of_a_long_look_only_the_step_that_compiles_is_not_timed(clock):
     found = taken(clock, timing.Length(checked=0, warm_up=3, timed=5, epoch=0, compiles=True).look(1e-6))
-    assert (found.compile_ns, found.first_step_ns) == (WAIT + FIRST, None)
+    assert (found.times["compile_ns"], found.times["first_step_ns"]) == (WAIT + FIRST, None)
     assert set(found.steps_ns) == {WAIT + STEP}
 
 
 def test_a_long_look_goes_on_while_its_steps_are_few_but_not_for_ever(clock):
     found = taken(clock, timing.Length(0, 0, 5, 0).look(150e-9))
     assert len(found.steps_ns) < timing.ENOUGH
-    assert 450 <= found.total_ns <= 450 + WAIT + STEP
+    assert 450 <= found.times["training_ns"] <= 450 + WAIT + STEP
     assert len(taken(clock, timing.Length(0, 0, 5, 0).look(300e-9)).steps_ns) == timing.ENOUGH
 
 
@@ -107,20 +107,28 @@ def test_steps_look_steady_where_the_last_two_quarters_take_the_same(last, is_st
 
 def test_without_compiling_the_first_step_is_the_first_and_without_an_epoch_there_is_none(clock):
     found = taken(clock, timing.Length(checked=0, warm_up=2, timed=1, epoch=0))
-    assert (found.compile_ns, found.first_step_ns, found.warmup_ns) == (None, WAIT + FIRST, FIRST + STEP + 2 * WAIT)
-    assert (found.epochs_ns, found.losses) == ([], [])
+    assert (found.times["compile_ns"], found.times["first_step_ns"], found.times["warmup_ns"]) == (
+        None,
+        WAIT + FIRST,
+        FIRST + STEP + 2 * WAIT,
+    )
+    assert (found.times["epochs_ns"], found.losses) == ([], [])
 
 
 def test_torch_compile_has_an_untimed_step_even_without_a_warm_up(clock):
     found = taken(clock, timing.Length(checked=0, warm_up=0, timed=2, epoch=0, compiles=True))
-    assert (found.compile_ns, found.first_step_ns, found.warmup_ns) == (WAIT + FIRST, None, 0)
+    assert (found.times["compile_ns"], found.times["first_step_ns"], found.times["warmup_ns"]) == (
+        WAIT + FIRST,
+        None,
+        0,
+    )
     assert found.steps_ns == [WAIT + STEP] * 2
 
 
 def test_nothing_untimed_is_nothing_known(clock):
     found = taken(clock, timing.Length(checked=0, warm_up=0, timed=1, epoch=1))
-    assert (found.compile_ns, found.first_step_ns, found.warmup_ns) == (None, None, 0)
-    assert found.epochs_ns == [WAIT + FIRST]
+    assert (found.times["compile_ns"], found.times["first_step_ns"], found.times["warmup_ns"]) == (None, None, 0)
+    assert found.times["epochs_ns"] == [WAIT + FIRST]
 
 
 def test_what_a_device_tells_of_compiling_counts(clock):
@@ -128,8 +136,8 @@ def test_what_a_device_tells_of_compiling_counts(clock):
         def compile_ns(self):
             return 77
 
-    assert taken(clock, timing.Length(1, 1, 1, 0, compiles=True), Telling()).compile_ns == 77
-    assert taken(clock, timing.Length(1, 1, 1, 0), Telling()).compile_ns == 77
+    assert taken(clock, timing.Length(1, 1, 1, 0, compiles=True), Telling()).times["compile_ns"] == 77
+    assert taken(clock, timing.Length(1, 1, 1, 0), Telling()).times["compile_ns"] == 77
 
 
 def test_all_processes_start_the_timed_part_together_and_once(clock):
@@ -142,13 +150,14 @@ def test_in_turns_only_turns_are_timed_and_their_first_steps_are_set_apart(clock
     at = Gate(clock, (2, 2), (1, 2), (0, 2))
     found = taken(clock, timing.Length(checked=0, warm_up=1, timed=5, epoch=2), at=at)
     assert (at.left, at.ended) == ([5, 3, 1], True)
-    assert found.turns == [
-        timing.Taken([WAIT + STEP] * 2, 2), timing.Taken([WAIT + STEP], 2), timing.Taken((), 1),
+    assert found.times["turns"] == [
+        {"apart_ns": [WAIT + STEP] * 2, "steps": 2}, {"apart_ns": [WAIT + STEP], "steps": 2},
+        {"apart_ns": [], "steps": 1},
     ]  # fmt: skip
     assert found.steps_ns == [WAIT + STEP] * 5
-    assert (found.waits_ns, found.total_ns) == ([WAIT] * 5, 5 * (WAIT + STEP))
+    assert (found.waits_ns, found.times["training_ns"]) == ([WAIT] * 5, 5 * (WAIT + STEP))
     assert found.samples == (13 + 14) + (16 + 17) + 18  # the first batch has 10; batches 1, 2 and 5 are excluded
-    assert (found.epochs_ns, found.last_loss) == ([], 18.0)
+    assert (found.times["epochs_ns"], found.last_loss) == ([], 18.0)
 
 
 @pytest.mark.parametrize(
@@ -168,8 +177,8 @@ def test_before_its_first_turn_a_process_takes_one_step_and_the_rest_of_its_warm
     at.turn = lambda left: asked.append(clock.now) or turn(left)
     found = taken(clock, timing.Length(checked=0, warm_up=3, timed=2, epoch=0), at=at)
     assert asked == [1000 + WAIT + FIRST]
-    assert (found.first_step_ns, found.warmup_ns) == (WAIT + FIRST, WAIT + FIRST + 2 * (WAIT + STEP))
-    assert found.turns == [timing.Taken([WAIT + STEP], 2)]
+    assert (found.times["first_step_ns"], found.times["warmup_ns"]) == (WAIT + FIRST, WAIT + FIRST + 2 * (WAIT + STEP))
+    assert found.times["turns"] == [{"apart_ns": [WAIT + STEP], "steps": 2}]
 
 
 def test_nothing_is_left_out_of_the_start_of_what_takes_turns():
@@ -179,7 +188,7 @@ def test_nothing_is_left_out_of_the_start_of_what_takes_turns():
 
 
 def test_in_one_go_there_are_no_turns(clock):
-    assert taken(clock, timing.Length(checked=0, warm_up=1, timed=2, epoch=0)).turns is None
+    assert taken(clock, timing.Length(checked=0, warm_up=1, timed=2, epoch=0)).times["turns"] is None
 
 
 def test_a_process_goes_on_for_the_seconds_of_steps_that_the_gate_names(clock):
@@ -191,7 +200,7 @@ def test_a_process_goes_on_for_the_seconds_of_steps_that_the_gate_names(clock):
     timing.drive(lambda _: tick(clock), loop)
     assert len(loop.end().steps_ns) == 2, "no later step is part of the trial"
     assert (loop.goes_on_s, loop.ran_ns) == (at.goes_on_s, 6 * step), "the first step ran next to others"
-    steps = continuation.LaterSteps(source, Place(Cpu()), at, loop.goes_on_s, loop.ran_ns, step)
+    steps = timing.LaterSteps(source, Place(Cpu()), at, loop.goes_on_s, loop.ran_ns, step)
     timing.drive(lambda _: tick(clock), steps)
     assert at.left == [2, 12, 7, 2]
     stretches = steps.times()["stretches"]

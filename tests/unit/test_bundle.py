@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from envmatrix.api.environments import bundle_paths, make_bundle
+from envmatrix.api.environments import make_bundle
 from envmatrix.engines.base import Prepared
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import InputError
@@ -30,16 +30,17 @@ def session(tmp_path):
 
 def test_it_holds_files_and_no_links_and_is_replaced_by_the_next(session, tmp_path):
     bundle = tmp_path / "new" / "bundle"
-    assert make_bundle(bundle, session) == ("lib/malloc-x/libx.so.1", "libm.so.6")
     file = bundle / "lib" / "malloc-x" / "libx.so.1"
+    assert make_bundle(bundle, session) == (str(file), "libm.so.6")
     assert (file.read_text(), file.is_symlink()) == ("x", False)
-    assert bundle_paths(str(bundle), ("lib/malloc-x/libx.so.1", "libm.so.6")) == (str(file), "libm.so.6")
     (bundle / "train.py").write_text("mine")
     (bundle / "lib" / "old").mkdir()
     make_bundle(bundle, session)
     assert sorted(path.name for path in bundle.iterdir()) == ["envmatrix-bundle.json", "lib", "train.py"]
     assert [path.name for path in (bundle / "lib").iterdir()] == ["malloc-x"]
-    made = dockerfile(ENVIRONMENT, bundle_paths(BUNDLE_FOLDER, ("lib/malloc-x/libx.so.1",)), "debian").splitlines()
+    in_image = make_bundle(bundle, session, for_image=True)
+    assert in_image == (f"{BUNDLE_FOLDER}/lib/malloc-x/libx.so.1", "libm.so.6")
+    made = dockerfile(ENVIRONMENT, in_image[:1], "debian").splitlines()
     assert made[2:] == [
         "ARG BASE=debian", "FROM ${BASE}", "COPY lib/ /opt/envmatrix/lib/",
         'ENV LD_PRELOAD="/opt/envmatrix/lib/malloc-x/libx.so.1"',
@@ -70,4 +71,4 @@ def test_libraries_in_an_image_are_not_copied_and_mounted_ones_are(session, tmp_
     mounted = Prepared("i", "docker", "sha256:1", "/usr/bin/python3", {"malloc-x": "/opt/x"},
                        mounted={"/opt/x": session.prepared.libraries["malloc-x"]})  # fmt: skip
     made = make_bundle(tmp_path / "bundle", Session(ENVIRONMENT, engine, mounted, Path("/bench")))
-    assert made == ("lib/malloc-x/libx.so.1", "libm.so.6")
+    assert made == (str(tmp_path / "bundle/lib/malloc-x/libx.so.1"), "libm.so.6")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.cold import first_half_extra_s, turn_start
+from bench.early_steps import first_half_extra_s, turn_start
 from envmatrix.report.summary import summarise_measurements
 from envmatrix.report.warning import WarningKind
 from envmatrix.stats.measurements import TURN_START, fold_trials

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.second_half import second_half
+from bench.early_steps import second_half
 from envmatrix.launchers.local import Here
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.continuation import FULL_S, MIN_S, seconds_of_steps, share

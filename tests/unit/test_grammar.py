@@ -8,9 +8,10 @@ import subprocess
 import pytest
 
 from envmatrix.__main__ import main
+from envmatrix.cli.common import read_launcher_options
 from envmatrix.cli.completion import SHELLS
-from envmatrix.cli.launching import read_launcher_options, read_process_place
 from envmatrix.cli.parser import COMMANDS, GROUPS, command_parser, parse
+from envmatrix.cli.shared_options import read_process_place
 from envmatrix.errors import InputError
 
 #: A value for every required word, so that only the tested option is wrong.

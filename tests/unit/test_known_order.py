@@ -11,8 +11,8 @@ import pytest
 from bench import processor
 from bench.evidence import machine as bench_machine
 from envmatrix.__main__ import main
-from envmatrix.api import known_order
-from envmatrix.api.known_order import OrderAtlas, order_text, read_order_atlas
+from envmatrix.api import atlas as atlases
+from envmatrix.api.atlas import OrderAtlas, order_text, read_order_atlas
 from envmatrix.api.tuning import search as tunes
 from envmatrix.api.tuning.space import SearchRequest
 from envmatrix.errors import InputError
@@ -194,10 +194,10 @@ def test_a_program_is_the_same_work_before_its_run_as_in_its_run(tmp_path, monke
     plan = make_plan(("fast",), workloads=("mine",))
     folder = RunFolder(tmp_path / "results" / "one")
     folder.create(make_run(plan, workloads={"mine": placed}, programs={"mine": {"mine.py": digest("x")}}), "", tmp_path)
-    monkeypatch.setattr(known_order, "program_files", lambda _: {"mine.py": digest("x")})
+    monkeypatch.setattr(atlases, "program_files", lambda _: {"mine.py": digest("x")})
     run = folder.load()
     assert run.workloads["mine"].files == "{matrix}"
-    assert known_order._work(asked, tmp_path) == work_digest(run.workloads["mine"], run.programs["mine"])
+    assert atlases._work(asked, tmp_path) == work_digest(run.workloads["mine"], run.programs["mine"])
 
 
 def test_the_processor_is_described_as_trials_describe_it():
@@ -313,7 +313,9 @@ def test_a_search_records_what_ordered_it_and_resumes_with_it(tuned_folder):
         effect("d", 1.01, place),
     )  # fmt: skip
     said, atlas = [], OrderAtlas("./atlas", tuple(runs))
-    begun = tunes.begin_design_search("default", SearchRequest("5m", name="mine", atlas=atlas), None, None, said.append)
+    begun = tunes.begin_design_search(
+        "default", SearchRequest(budget="5m", name="mine", atlas=atlas, progress=said.append)
+    )
     assert "order: size=large first, which was faster on 3 of 3 machines (from ./atlas)" in said
     stored = json.loads((begun.folder.path / "study.json").read_text())["known"]
     assert [one["levels"] for one in stored] == [{"size": "large"}]

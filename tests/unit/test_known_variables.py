@@ -11,8 +11,7 @@ from envmatrix.__main__ import main
 from envmatrix.api.runs import report_unknown_variables
 from envmatrix.evidence.evidence import Evidence
 from envmatrix.matrix.parse import load, parse
-from envmatrix.matrix.readers import has_known_reader
-from envmatrix.matrix.variables import FAMILIES, find_unread_variables, known_variables, near
+from envmatrix.matrix.variables import FAMILIES, find_unread_variables, has_known_reader, known_variables, near
 from envmatrix.plan.environment import Environment, Image, resolve_environment
 from envmatrix.trials.trial import drop_named_variables
 from envmatrix.trials.verification import verify_evidence
@@ -122,7 +121,7 @@ def test_a_run_tells_what_its_own_levels_misspell_before_anything_is_built(file)
 
 
 def test_the_place_of_a_matrix_that_is_no_file_is_its_name(tmp_path):
-    (first, _) = find_unread_variables(parse(MATRIX, tmp_path / "pipe"))
+    ((_, first), _) = find_unread_variables(parse(MATRIX, tmp_path / "pipe"))
     assert str(first).startswith(f"{tmp_path / 'pipe'}: team=misspelt: ")
 
 

@@ -15,9 +15,8 @@ import pytest
 
 from envmatrix.__main__ import main
 from envmatrix.api import answers
-from envmatrix.api.background_bench import _bench_arguments
 from envmatrix.api.runs import load
-from envmatrix.api.served_runs import MOST_CHARACTERS, ServedRuns
+from envmatrix.api.served_runs import MOST_CHARACTERS, ServedRuns, _bench_arguments
 from envmatrix.cli.parser import parse
 from envmatrix.errors import InputError
 from envmatrix.report.formats.json_file import summary_to_json

@@ -12,7 +12,7 @@ from envmatrix import cli
 from envmatrix.cli.parser import COMMANDS, command_parser
 
 #: Modules whose functions read options for several commands.
-SHARED = ("answer", "launching", "shared_options")
+SHARED = ("answer", "shared_options")
 
 
 def called(tree: ast.Module) -> Iterator[object]:

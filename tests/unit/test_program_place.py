@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.api.program.place import ProgramPlace, check_place, make_place, passable
-from envmatrix.api.program.request import ProgramRequest
+from envmatrix.api.program.request import ProgramPlace, ProgramRequest, check_place, make_place, passable
 from envmatrix.errors import EngineError, EnvmatrixError, InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.parse import parse

@@ -200,7 +200,7 @@ def test_what_was_read_before_the_loader_had_mapped_anything_is_no_contradiction
     ended.look(pid, 0.0)  # it still exists, but has released everything
     os.waitpid(pid, 0)
     for program in (met, ended):
-        seen = read_evidence(programs._program_evidence(program, None))
+        seen = read_evidence(programs._program_evidence(program))
         said = verify_evidence(environment([library], {"malloc": "libmemusage"}, {"A": "1"}), seen)
         assert said.wrong == ()
         assert any("its libraries could not be read" in text for text in said.unproven)

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from bench.second_half import program_second_half, second_half
+from bench.early_steps import program_second_half, second_half
 from envmatrix.matrix.model import Workload
 from envmatrix.report.figures.forest import NARROW, forest
 from envmatrix.report.formats.exports import effects_csv

@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from bench.cold import first_half_extra_s
+from bench.early_steps import first_half_extra_s
 from envmatrix.api.tuning.search import TuneResult
 from envmatrix.report.explanation import ANSWERS, confirmation_lines, line_of, reasons_of
 from envmatrix.report.summary import summarise

@@ -81,7 +81,7 @@ def test_what_cannot_be_is_refused_before_anything_runs(folder, words, said):
 
 def test_a_design_is_searched_over_the_levels_of_its_environments(folder):
     said = []
-    begun = search.begin_design_search("default", search.SearchRequest("5m", name="mine"), None, None, said.append)
+    begun = search.begin_design_search("default", search.SearchRequest(budget="5m", name="mine", progress=said.append))
     assert begun.study.factors == {"size": ("large",), "place": ("there",)}
     assert begun.study.budget == 300.0
     assert begun.space.named == {"both": 3}
@@ -92,9 +92,7 @@ def test_a_design_is_searched_over_the_levels_of_its_environments(folder):
 
 def test_a_search_of_which_nothing_was_run_begins_anew_under_its_name_but_where_it_is_about_to(folder):
     def begin():
-        return search.begin_design_search(
-            "default", search.SearchRequest("5m", name="mine"), None, None, lambda _: None
-        )
+        return search.begin_design_search("default", search.SearchRequest(budget="5m", name="mine"))
 
     begun = begin()
     with pytest.raises(InputError, match="this search has not run anything yet") as caught:
@@ -107,11 +105,11 @@ def test_a_search_of_which_nothing_was_run_begins_anew_under_its_name_but_where_
     begun.folder.unlock()
     (folder / "results" / "other").mkdir()
     with pytest.raises(InputError, match="it already exists"):
-        search.begin_design_search("default", search.SearchRequest("5m", name="other"), None, None, lambda _: None)
+        search.begin_design_search("default", search.SearchRequest(budget="5m", name="other"))
 
 
 def test_resume_without_a_name_goes_on_with_the_newest_a_search_or_a_run(folder):
-    begun = search.begin_design_search("default", search.SearchRequest("5m", name="mine"), None, None, lambda _: None)
+    begun = search.begin_design_search("default", search.SearchRequest(budget="5m", name="mine"))
     run = folder / "results" / "a-run" / "run.json"
     run.parent.mkdir()
     run.write_text("{}")
@@ -122,7 +120,7 @@ def test_resume_without_a_name_goes_on_with_the_newest_a_search_or_a_run(folder)
 
 
 def test_a_search_goes_on_where_it_began_and_with_no_target_of_its_own(folder):
-    search.begin_design_search("default", search.SearchRequest("5m", name="mine"), None, None, lambda _: None)
+    search.begin_design_search("default", search.SearchRequest(budget="5m", name="mine"))
     for words, said in (["--nodes", "2"], "where it was started"), (["--target", "1%"], "a search has no"):
         with pytest.raises(InputError, match=said):
             parser.run_command(parser.parse(["resume", "mine", *words]))
@@ -130,8 +128,13 @@ def test_a_search_goes_on_where_it_began_and_with_no_target_of_its_own(folder):
 
 def test_a_budget_that_is_no_duration_is_told_to_whoever_asks_from_python_too(folder):
     with pytest.raises(InputError, match="--budget: 'soon' is no duration"):
-        search.begin_design_search("default", search.SearchRequest("soon", name="mine"), None, None, lambda _: None)
+        search.begin_design_search("default", search.SearchRequest(budget="soon", name="mine"))
     assert not (folder / "results").exists()
+
+
+def test_a_name_that_no_search_can_have_is_refused_before_anything_runs():
+    with pytest.raises(InputError, match="--name: 'a b' is not a valid name"):
+        search.SearchRequest(name="a b")
 
 
 def test_steps_are_in_order_however_many_there_are(tmp_path):
@@ -143,7 +146,7 @@ def test_steps_are_in_order_however_many_there_are(tmp_path):
 
 
 def test_a_budget_that_confirms_nothing_is_refused_with_the_one_that_does(folder):
-    begun = search.begin_design_search("default", search.SearchRequest("5m", name="mine"), None, None, lambda _: None)
+    begun = search.begin_design_search("default", search.SearchRequest(budget="5m", name="mine"))
     with pytest.raises(InputError, match=r"20s cannot confirm anything: at 2\.0 s a trial") as error:
         search.check_budget(begun.search, 20.0, 2.0)
     assert f"{begun.search.fewest_trials()} trials" in error.value.message

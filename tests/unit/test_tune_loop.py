@@ -19,7 +19,7 @@ from envmatrix.launchers.local import Here
 from envmatrix.results.folder import RunFolder
 from envmatrix.results.trial import trial_of
 from envmatrix.runner import loop
-from envmatrix.search.progress import watch_step
+from envmatrix.search.loop import watch_step
 from envmatrix.search.study import StudyFolder
 
 MATRIX = """
@@ -110,7 +110,7 @@ def watch(experiment, label):
 def begun(said=None, budget="120s", **more):
     progress = said.append if said is not None else lambda _: None
     return search.begin_design_search(
-        "default", search.SearchRequest(budget, name="mine", **more), None, None, progress
+        "default", search.SearchRequest(budget=budget, name="mine", **more, progress=progress)
     )
 
 
@@ -316,7 +316,9 @@ def test_locks_are_looked_for_beside_the_matrix_that_it_began_with(machine, tmp_
     with pytest.raises(Stopped):
         search.finish_search(
             search.begin_design_search(
-                "default", search.SearchRequest("120s", name="mine"), None, "there/other.yaml", lambda _: None
+                "default",
+                search.SearchRequest(budget="120s", name="mine"),
+                matrix="there/other.yaml",
             ),
             watch,
         )

@@ -204,9 +204,9 @@ def test_tries_of_a_design_and_of_a_program_are_checked_apart_and_each_goes_on_a
 ):  # fmt: skip
     searched = []
 
-    def begin_program(program, sought, progress, _show):
-        searched.append((program.words, sought.budget))
-        return search.begin_design_search("default", sought, None, None, progress)
+    def begin_program(program, request, _show):
+        searched.append((program.words, request.budget))
+        return search.begin_design_search("default", request)
 
     monkeypatch.setattr(search, "begin_program_search", begin_program)
     killed(machine, asked, 30)

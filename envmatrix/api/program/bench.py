@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from envmatrix.api.known_order import order_environments
+from envmatrix.api.atlas import order_environments
 from envmatrix.api.program.environments import (
     fit_environments,
     left_out_text,
@@ -25,8 +25,7 @@ from envmatrix.api.program.environments import (
     usable_environments,
 )
 from envmatrix.api.program.metric import choose_metric
-from envmatrix.api.program.place import IN_PLACE, ProgramPlace, check_place, passable
-from envmatrix.api.program.request import ProgramRequest
+from envmatrix.api.program.request import IN_PLACE, ProgramPlace, ProgramRequest, check_place, passable
 from envmatrix.block import interrupts
 from envmatrix.errors import EnvmatrixError, InputError, Where
 from envmatrix.evidence import notices
@@ -36,7 +35,6 @@ from envmatrix.matrix import Matrix
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.override import only_levels
 from envmatrix.matrix.parse import parse
-from envmatrix.matrix.program import python_target
 from envmatrix.matrix.template import MatrixTemplate
 from envmatrix.plan.environment import Image
 from envmatrix.system import bench_options
@@ -45,7 +43,7 @@ from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.validation_messages import validation_message
 from envmatrix.trials import orphans
 from envmatrix.trials.overrides import Overrides
-from envmatrix.trials.program.command_line import check_command_line, is_python
+from envmatrix.trials.program.command_line import check_command_line, is_python, python_target
 from envmatrix.trials.program.files import program_files
 from envmatrix.trials.program.hooks import run_cleanup, run_setup
 from envmatrix.trials.program.mounts import folders_to_mount

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envmatrix.api.places import PathLike
-from envmatrix.api.program.place import ProgramPlace, passable
+from envmatrix.api.program.request import ProgramPlace, passable
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import EnvmatrixError, SkipEnvironmentError
 from envmatrix.launchers.base import LimitsBlocks

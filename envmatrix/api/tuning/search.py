@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
-from envmatrix.api.known_order import order_search, read_order_atlas
-from envmatrix.api.places import Names, PathLike, load_matrix, matrix_of_run, parse_fraction, split_names
+from envmatrix.api.atlas import order_search, read_order_atlas
+from envmatrix.api.places import Names, PathLike, load_matrix, matrix_of_run, parse_argument, split_names
 from envmatrix.api.program.bench import cleanup_on_failure, make_matrix
-from envmatrix.api.program.place import make_place
-from envmatrix.api.program.request import ProgramRequest as AskedProgram
+from envmatrix.api.program.request import ProgramRequest, make_place
 from envmatrix.api.runs import place_run
 from envmatrix.api.tuning.space import SearchRequest, make_default_space
 from envmatrix.block import interrupts
@@ -24,22 +23,21 @@ from envmatrix.matrix import Design, Matrix
 from envmatrix.results.run import LauncherOptions
 from envmatrix.runner.loop import RunEnding
 from envmatrix.search.answer import TuneAnswer, make_answer
-from envmatrix.search.loop import RunningSearch, Watch, announce, check_budget, minimum_time_s, run_search
+from envmatrix.search.loop import RunningSearch, Watch, announce, check_budget, minimum_time_s, run_search, watch_step
 from envmatrix.search.optuna_sampler import check_sampler
-from envmatrix.search.progress import watch_step
 from envmatrix.search.report import answer_lines, subject_text, to_html, to_json
 from envmatrix.search.search import Search
 from envmatrix.search.space import design_levels, select_factors
 from envmatrix.search.steps import Step, read_step
 from envmatrix.search.study import Place, Study, StudyFolder, make_search
 from envmatrix.stats.steady_state.effect import SteadyEffect
-from envmatrix.system.atomic_files import write_whole
+from envmatrix.system.atomic_files import read_text, write_whole
 from envmatrix.system.bench_options import node_count
+from envmatrix.system.json_text import parse_json
 from envmatrix.system.printable import html_lines
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.system.write_retry import retry_writes
 from envmatrix.trials.experiment import find_design, reopen_experiment
-from envmatrix.trials.new_run import NewRun, check_run_name
 from envmatrix.trials.overrides import Overrides, select_engines
 from envmatrix.trials.program.hooks import setup_and_cleanup
 from envmatrix.trials.trial import measured_export_lines
@@ -51,7 +49,7 @@ _DEFAULT_BUDGET_S = 1200.0
 _TARGET_WIDTH = 0.01
 _RECIPE_FILE = "recipe.sh"
 #: The answer of a search, written at its end.
-ANSWER_FILE = "tune.json"
+_ANSWER_FILE = "tune.json"
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,7 @@ class TuneResult:
 
     def write(self) -> None:
         """Write tune.json and report.html."""
-        write_whole(self.folder / ANSWER_FILE, json.dumps(self.to_json(), indent=1) + "\n")
+        write_whole(self.folder / _ANSWER_FILE, json.dumps(self.to_json(), indent=1) + "\n")
         folder = StudyFolder(self.folder)
         subject = subject_text(folder.load(), folder.steps()[0].load())
         page = to_html(self.name, self.answer, *self._search_and_steps, self.lines, subject)
@@ -185,69 +183,59 @@ def tune(
 
     """
     watch = partial(watch_step, quiet=False, tell=progress)
-    sought = SearchRequest(budget, split_names(factors), name, results, sampler, read_order_atlas(atlas, progress))
+    request = SearchRequest(
+        results, name, launcher, launcher_options or {}, progress=progress, budget=budget,
+        factors=split_names(factors), sampler=sampler, atlas=read_order_atlas(atlas, progress),
+    )  # fmt: skip
     if isinstance(program, str):
-        tuning = begin_design_search(program, sought, engine, matrix, progress, launcher, launcher_options or {})
-        return finish_search(tuning, watch)
-    place = make_place([engine] if engine else (), image, launcher, launcher_options or {}, progress)
-    request = AskedProgram(
+        return finish_search(begin_design_search(program, request, engine, matrix), watch)
+    place = make_place([engine] if engine else (), image, launcher, request.launcher_options, progress)
+    own_program = ProgramRequest(
         tuple(program), metric_regex=metric_regex, metric_json=metric_json, metric_steps=metric_steps, place=place
     )
-    tuning = begin_program_search(request, sought, progress, lambda _: None)
-    return finish_search(tuning, watch, is_set_up=True)
+    return finish_search(begin_program_search(own_program, request, lambda _: None), watch, is_set_up=True)
 
 
-def begin_program_search(
-    request: AskedProgram, search_request: SearchRequest, progress: ProgressCallback, show: Callable[[str], None]
-) -> RunningSearch:
+def begin_program_search(program: ProgramRequest, request: SearchRequest, show: Callable[[str], None]) -> RunningSearch:
     """Run a program once, and create the study of its default space. Raises the errors of ``tune``."""
     file = Path("matrix.yaml")
-    generated = make_matrix(request, Overrides(), file, _without_plan_lines(progress), show)
-    with cleanup_on_failure(generated.matrix.workloads.values(), progress):
+    generated = make_matrix(program, Overrides(), file, _without_plan_lines(request.progress), show)
+    with cleanup_on_failure(generated.matrix.workloads.values(), request.progress):
         matrix, levels = make_default_space(generated, file)
         design = matrix.designs["default"].model_copy(update={"target": _TARGET_WIDTH})
-        place, location = request.place, None
-        if place.is_elsewhere:
-            design, location = _place_search(matrix, design, place.launcher, place.launcher_options, progress)
-        environment_names = [env_name for env_name in matrix.environments if env_name != design.baseline]
-        return _create_study(
-            matrix, design, levels, environment_names, search_request, f"tune-{generated.name}", progress,
-            trial_s=generated.took_s, location=location,
-        )  # fmt: skip
+        place = None
+        if program.place.is_elsewhere:
+            design, place = _place_search(matrix, design, request)
+        recipes = tuple(name for name in matrix.environments if name != design.baseline)
+        study = _study(f"tune-{generated.name}", request, design, levels, recipes, place, generated.took_s)
+        return _begin_search(study, matrix, request)
 
 
 def begin_design_search(
-    name_of_design: str, search_request: SearchRequest, engine: str | None, matrix: PathLike | None,
-    progress: ProgressCallback, launcher: str = DEFAULT, launcher_options: LauncherOptions | None = None,
-) -> RunningSearch:  # fmt: skip
+    design: str, request: SearchRequest, engine: str | None = None, matrix: PathLike | None = None
+) -> RunningSearch:
     """Create the study of a design: its factors, or the levels of its environments. Raises the errors of ``tune``."""
-    whole = load_matrix(matrix, progress)
-    design = find_design(whole, name_of_design)
-    if len(design.workloads) != 1:
-        message = (
-            f"design {name_of_design!r} has {len(design.workloads)} workloads; a search finds the best "
-            "environment for one"
+    whole = load_matrix(matrix, request.progress)
+    chosen = find_design(whole, design)
+    if len(chosen.workloads) != 1:
+        raise InputError(
+            f"design {design!r} has {len(chosen.workloads)} workloads; a search finds the best environment for one",
+            remedy="tune a design with one workload",
         )
-        raise InputError(message, remedy="tune a design with one workload")
-    engines = select_engines(design, [engine] if engine else None, progress)
-    design = design.model_copy(update={"engines": engines[:1], "target": _TARGET_WIDTH, "race": False})
-    design, location = _place_search(whole, design, launcher, launcher_options or {}, progress)
-    levels = design_levels(whole, design)
-    search_name = f"tune-{name_of_design}-{datetime.datetime.now(datetime.timezone.utc):%Y%m%d-%H%M%S}"
-    return _create_study(
-        whole, design, levels, design.environments, search_request, search_name, progress, location=location
-    )
+    engines = select_engines(chosen, [engine] if engine else None, request.progress)
+    chosen = chosen.model_copy(update={"engines": engines[:1], "target": _TARGET_WIDTH, "race": False})
+    chosen, place = _place_search(whole, chosen, request)
+    name = f"tune-{design}-{datetime.datetime.now(datetime.timezone.utc):%Y%m%d-%H%M%S}"
+    study = _study(name, request, chosen, design_levels(whole, chosen), chosen.environments, place)
+    return _begin_search(study, whole, request)
 
 
-def _place_search(
-    matrix: Matrix, design: Design, launcher: str, launcher_options: LauncherOptions, progress: ProgressCallback
-) -> tuple[Design, Place]:
+def _place_search(matrix: Matrix, design: Design, request: SearchRequest) -> tuple[Design, Place]:
     """Return the design adapted to the launcher, and where it runs. Raises InputError if that is impossible."""
-    new_run = NewRun(launcher=launcher, launcher_options=launcher_options, progress=progress)
-    design, host = place_run(matrix, design, design.engines, new_run)
+    design, host = place_run(matrix, design, design.engines, request)
     span = node_count(matrix.workloads[design.workloads[0]].options)
-    width = LAUNCHERS.make(launcher).width(design, launcher_options, span)
-    return design, Place(launcher=launcher, options=launcher_options, width=width, host=host)
+    width = LAUNCHERS.make(request.launcher).width(design, request.launcher_options, span)
+    return design, Place(launcher=request.launcher, options=request.launcher_options, width=width, host=host)
 
 
 def resume_study(
@@ -261,7 +249,7 @@ def resume_study(
     study_folder = StudyFolder(folder)
     study = study_folder.load()
     if budget is not None:
-        study = study.model_copy(update={"budget": parse_fraction("--budget", budget, parse_duration), "asked": True})
+        study = study.model_copy(update={"budget": parse_argument("--budget", budget, parse_duration), "asked": True})
     whole = _study_matrix(study_folder, matrix)
     return RunningSearch(study_folder, study, whole, make_search(whole, study), progress)
 
@@ -315,48 +303,48 @@ def _search_until_end(tuning: RunningSearch, watch: Watch) -> RunEnding | None:
         return RunEnding("interrupted", interrupted=True)
 
 
-def _create_study(
-    matrix: Matrix, design: Design, levels: Mapping[str, tuple[str, ...]], environment_names: Sequence[str],
-    search_request: SearchRequest, default_name: str, progress: ProgressCallback, *, trial_s: float | None = None,
-    location: Place | None = None,
-) -> RunningSearch:  # fmt: skip
-    name = search_request.name or default_name
-    if search_request.sampler:
-        check_sampler(search_request.sampler)
-    check_run_name(name)
-    folder = StudyFolder(Path(search_request.results) / name)
-    if folder.path.exists() and not folder.is_unused:
-        remedy = "pass another --name, or continue it: `envmatrix resume`"
-        raise InputError("it already exists", where=Where(folder.path), remedy=remedy)
-    factors = select_factors(levels, search_request.factors)
-    known = order_search(
-        search_request.atlas, matrix, design.baseline, design.workloads, factors, progress,
-        is_elsewhere=location is not None and location.launcher != DEFAULT,
-    )  # fmt: skip
-    study = Study(
-        name=name,
+def _study(
+    name: str, request: SearchRequest, design: Design, levels: Mapping[str, tuple[str, ...]], recipes: tuple[str, ...],
+    place: Place | None, trial_s: float | None = None,
+) -> Study:  # fmt: skip
+    """Return the study of a new search, with the default budget. ``recipes``: environments with a name of their own."""
+    return Study(
+        name=request.name or name,
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         envmatrix=__version__,
         design=design,
         budget=_DEFAULT_BUDGET_S,
-        factors=factors,
-        named=tuple(environment_names),
+        factors=select_factors(levels, request.factors),
+        named=recipes,
         trial_s=trial_s,
-        place=location,
-        sampler=search_request.sampler,
-        asked=search_request.budget is not None,
-        known=known,
+        place=place,
+        sampler=request.sampler,
+        asked=request.budget is not None,
     )
+
+
+def _begin_search(study: Study, matrix: Matrix, request: SearchRequest) -> RunningSearch:
+    """Create the folder of a study, after its order and its budget are decided."""
+    if study.sampler:
+        check_sampler(study.sampler)
+    folder = StudyFolder(Path(request.results) / study.name)
+    if folder.path.exists() and not folder.is_unused:
+        remedy = "pass another --name, or continue it: `envmatrix resume`"
+        raise InputError("it already exists", where=Where(folder.path), remedy=remedy)
+    known = order_search(
+        request.atlas, matrix, study.design, study.factors, request.progress, is_elsewhere=request.launcher != DEFAULT
+    )
+    study = study.model_copy(update={"known": known})
     search = make_search(matrix, study)
-    default_s = max(_DEFAULT_BUDGET_S, minimum_time_s(search, trial_s or 0.0))
-    budget = search_request.budget
-    given_s = default_s if budget is None else parse_fraction("--budget", budget, parse_duration)
-    if trial_s is not None:
-        check_budget(search, given_s, trial_s)
-    study = study.model_copy(update={"budget": given_s})
-    announce(search, study, progress)
+    budget_s = max(_DEFAULT_BUDGET_S, minimum_time_s(search, study.trial_s or 0.0))
+    if request.budget is not None:
+        budget_s = parse_argument("--budget", request.budget, parse_duration)
+    if study.trial_s is not None:
+        check_budget(search, budget_s, study.trial_s)
+    study = study.model_copy(update={"budget": budget_s})
+    announce(search, study, request.progress)
     folder.create(study)
-    return RunningSearch(folder, study, matrix, search, progress)
+    return RunningSearch(folder, study, matrix, search, request.progress)
 
 
 def _study_matrix(folder: StudyFolder, beside: PathLike | None = None) -> Matrix:
@@ -368,6 +356,28 @@ def _study_matrix(folder: StudyFolder, beside: PathLike | None = None) -> Matrix
     run = steps[0].load_for_resume()
     matrix = matrix_of_run(steps[0], run, beside)
     return matrix.model_copy(update={"workloads": {**matrix.workloads, **run.workloads}})
+
+
+def report_study(folder: Path) -> TuneResult:
+    """Rewrite tune.json and report.html of a search from its trials, and return its result.
+
+    An unfinished search is reported as interrupted, without a conclusion. Raises InputError if none of it was run yet,
+    StoreError if its folder cannot be read or written.
+    """
+    result = TuneResult(folder)
+    if not _is_finished(result):
+        result = TuneResult(folder, interrupted=True)
+    result.write()
+    return result
+
+
+def _is_finished(result: TuneResult) -> bool:
+    """Return whether a search is finished: its tune.json counts the same trials as are on disk now."""
+    file = result.folder / _ANSWER_FILE
+    document = parse_json(read_text(file), file) if file.exists() else None
+    if not isinstance(document, dict) or document.get("interrupted"):
+        return False
+    return document.get("trials") == dict(result.answer.phases)
 
 
 def _without_plan_lines(progress: ProgressCallback) -> ProgressCallback:

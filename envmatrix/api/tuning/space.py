@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envmatrix.api.known_order import OrderAtlas
-from envmatrix.api.places import PathLike
+from envmatrix.api.atlas import OrderAtlas
 from envmatrix.api.program.bench import GeneratedMatrix
 from envmatrix.evidence.checks import parse_claims
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.override import with_includes
+from envmatrix.trials.new_run import NewRun
 from envmatrix.trials.program.settings import find_conflict
 
 #: Factors for a program on a GPU: GPU memory, loading of modules, communication, and the host's memory and threads.
@@ -20,13 +20,11 @@ _GPU_FACTORS = ("malloc", "hugepages", "threads", "cuda-allocator", "cuda-loadin
 
 
 @dataclass(frozen=True)
-class SearchRequest:
-    """What is searched, for how long, and where it is stored; ``atlas`` gives the order of candidates."""
+class SearchRequest(NewRun):
+    """What is searched, for how long, and how its runs are started and stored; ``atlas`` orders the candidates."""
 
     budget: float | str | None = None
     factors: Sequence[str] | None = None
-    name: str | None = None
-    results: PathLike = "results"
     sampler: str = ""
     atlas: OrderAtlas | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 
@@ -22,9 +23,7 @@ class OutputText:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._begins = [0]
-        for line in text.split("\n"):
-            self._begins.append(self._begins[-1] + len(line) + 1)
+        self._begins = [0, *itertools.accumulate(len(line) + 1 for line in text.split("\n"))]
 
     def place(self, reading: Reading) -> int:
         """Return the start of a reading's number."""
@@ -109,13 +108,7 @@ def _is_descriptive(ending: str) -> bool:
 
 def _escape_words(words: str) -> str:
     """Return words as a pattern. A number in them (NUL) may have any value."""
-    escaped = (
-        re.escape(words)
-        .replace("\\ ", " ")
-        .replace("\\/", "/")
-        .replace("\0", "[0-9.,]+")
-        .replace("\\[0-9.,]+", "[0-9.,]+")
-    )
+    escaped = re.escape(words).replace("\\ ", " ").replace("\0", "[0-9.,]+")
     return rf"\b{escaped}" if re.match(r"\w", words) else escaped
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -34,6 +35,24 @@ _JOB_STARTERS = {
 def is_python(program: str) -> bool:
     """Return whether a program is a Python, by its name."""
     return _PYTHON.match(Path(program).name) is not None
+
+
+def python_target(words: Sequence[str]) -> tuple[str, str]:
+    """Return what Python is asked to run: ('file', FILE), ('module', NAME), or ('', '') for code and standard input.
+
+    ``words`` are the arguments of Python; its own options come before what it runs (python(1)).
+    """
+    remaining = iter(words)
+    for word in remaining:
+        if word in ("-X", "-W", "--check-hash-based-pycs"):
+            next(remaining, "")
+        elif word == "-m":
+            return "module", next(remaining, "")
+        elif word in ("-", "-c"):
+            break
+        elif not word.startswith("-"):
+            return "file", word
+    return "", ""
 
 
 def reads_program_from_input(words: tuple[str, ...]) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
-from envmatrix.matrix.readers import find_reader
+from envmatrix.matrix.variables import find_reader
 from envmatrix.plan.environment import Image
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.regular_files import RefusedFileError, read_bytes
