@@ -22,8 +22,7 @@ from envmatrix.plan import Plan, make_arms
 from envmatrix.report.summary import summarise
 from envmatrix.results import RunFolder
 from envmatrix.stats.effects import LEVEL
-from envmatrix.stats.inference.maxt import critical_value
-from envmatrix.stats.inference.moderated_variance import moderated_errors
+from envmatrix.stats.inference.maxt import critical_value, moderated_errors
 from envmatrix.stats.pairing import families, logs_of
 from envmatrix.stats.stopping import racing
 from validation.simulated import Figure, Floats, over_two_copies, rate, standard_errors

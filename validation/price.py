@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from envmatrix.stats.arrays import Floats
 from envmatrix.stats.effects import ALL_ANALYSES_LEVEL, CONFIDENCE, LEVEL
-from envmatrix.stats.inference.maxt import critical_value
-from envmatrix.stats.inference.moderated_variance import moderated_errors
+from envmatrix.stats.inference.maxt import critical_value, moderated_errors
 from envmatrix.stats.inference.slow_phases import apart
-from envmatrix.stats.pairing import Floats, summarise_pairs
+from envmatrix.stats.pairing import summarise_pairs
 from validation.simulated import over_two_copies
 
 _ENVIRONMENTS, _BLOCKS, _BLOCK_S, _COPIES, _RUNS = (1, 4, 9), (6, 8, 12, 16, 24, 32), 37.0, 2, 2000

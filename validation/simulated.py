@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from envmatrix.stats.inference.moderated_variance import is_moderated, moderated
+from envmatrix.stats.inference.maxt import is_moderated, moderated
 from envmatrix.stats.selftest import false_alarm_rate
 from validation.noise import NOISES, deal_into_blocks, scale_noise
 

@@ -20,8 +20,7 @@ from envmatrix.plan import Plan, make_arms
 from envmatrix.stats.attribution.contrasts import Estimate
 from envmatrix.stats.attribution.main_effects import Cells, attribute_gain
 from envmatrix.stats.effects import LEVEL
-from envmatrix.stats.inference.maxt import critical_value
-from envmatrix.stats.inference.moderated_variance import moderated_errors
+from envmatrix.stats.inference.maxt import critical_value, moderated_errors
 from envmatrix.stats.pairing import Views, families
 from envmatrix.stats.stopping.precision import CONFIRMATIONS
 from envmatrix.stats.stopping.racing import FamilyData, final_levels, race_family, surely_near_best

@@ -26,8 +26,16 @@ from envmatrix.results.anonymize import local_anonymizer
 from envmatrix.results.atlas import AtlasEntry, read_entries, write_entry
 from envmatrix.stats.analysis import estimate
 from envmatrix.stats.measurements import read_measurements
-from envmatrix.stats.meta_analysis.atlas import Atlas, atlas_entry, read_atlas, this_processor, work_digest
-from envmatrix.stats.meta_analysis.atlas_advice import Advice, Prediction, predict
+from envmatrix.stats.meta_analysis.atlas import (
+    Advice,
+    Atlas,
+    Prediction,
+    atlas_entry,
+    predict,
+    read_atlas,
+    this_processor,
+    work_digest,
+)
 from envmatrix.stats.meta_analysis.known_effects import KnownEffect, Situation, known_effects
 from envmatrix.stats.steady_state.effect import steady_effects
 from envmatrix.system.printable import printable_line

@@ -20,8 +20,7 @@ from envmatrix.launchers.catalog import script_forms
 from envmatrix.matrix.environment_files import kind_of_file, read_text_file
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Environment, Library, all_libraries, resolve_environment
-from envmatrix.plan.export_lines import BUNDLE_FOLDER, dockerfile, export_lines
-from envmatrix.plan.file_patch import patch_text
+from envmatrix.plan.export_lines import BUNDLE_FOLDER, dockerfile, export_lines, patch_text
 from envmatrix.report.group import Group
 from envmatrix.results import Run, RunFolder, write_whole
 from envmatrix.search.study import StudyFolder

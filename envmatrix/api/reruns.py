@@ -17,8 +17,8 @@ from envmatrix.matrix.override import only_levels, with_design, with_levels
 from envmatrix.plan.environment import Environment, complete_levels, is_possible, library_for_level
 from envmatrix.results import Run, RunFolder
 from envmatrix.results.run import LauncherOptions
+from envmatrix.stats.attribution.causes import levels_changed
 from envmatrix.stats.attribution.explanation import Explanation, Wanted
-from envmatrix.stats.attribution.reasons import levels_changed
 from envmatrix.stats.comparisons.result import Comparison
 from envmatrix.system.host import this_host
 from envmatrix.system.progress import ProgressCallback, silent

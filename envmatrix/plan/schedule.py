@@ -147,19 +147,9 @@ def trial_name(block: int, position: int) -> str:
 def plan_of(design: Design, arms: tuple[Arm, ...], looked: tuple[int, ...] = (), parts: int = 1) -> Plan:
     """Return the plan of a design with known arms; pure, and the same for the same seed."""
     return Plan(
-        design=design.name,
-        arms=arms,
-        seed=design.seed,
-        min_blocks=design.min_blocks,
-        max_blocks=design.max_blocks,
-        target=design.target,
-        margin=design.margin,
-        budget_s=design.budget,
-        race=design.race,
-        looked=looked,
-        parts=parts,
-        claims_first=design.claims_first,
-    )
+        design.name, arms, design.seed, design.min_blocks, design.max_blocks, design.target, design.margin,
+        budget_s=design.budget, race=design.race, looked=looked, parts=parts, claims_first=design.claims_first,
+    )  # fmt: skip
 
 
 def arm_name(environment: str, workload: str, engine: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from envmatrix.plan import Arm
-from envmatrix.report.figures.svg import Scale, log_ticks, rectangle, svg_drawing, text_element, x_grid
+from envmatrix.report.figures import svg
 from envmatrix.report.formatting import NONE, format_bounds, format_ratio
 from envmatrix.report.tables.plain import PlainTable, TableSection
 from envmatrix.results import Run
@@ -176,15 +176,18 @@ def attribution_sections(
     return [*factorial, *(_cumulative_section(name, steps) for name, steps in steps_by_group.items())]
 
 
-def waterfall_rows(attribution: Attribution) -> list[tuple[str, Estimate]]:
-    """Return the rows of a waterfall: the share of each factor, then the whole gain."""
-    shares = [(f"{share.factor}: {share.level}", share.gain) for share in attribution.shares]
-    return [*shares, (f"all: {attribution.best}", attribution.total)]
-
-
-def cumulative_waterfall_rows(steps: tuple[CumulativeStep, ...]) -> list[tuple[str, Estimate]]:
-    """Return the rows of a cumulative design's waterfall."""
-    return [*((step.environment, step.added) for step in steps), ("all", steps[-1].so_far)]
+def waterfalls(
+    items: Sequence[Attribution], steps_by_group: Mapping[str, Sequence[CumulativeStep]]
+) -> Iterator[tuple[str, str, Attribution | None]]:
+    """Yield (title, waterfall, attribution) of each factorial and each cumulative design, '' if no gain is divided."""
+    for number, item in enumerate(items):
+        title = attribution_title(item)
+        shares = [(f"{share.factor}: {share.level}", share.gain) for share in item.shares]
+        total = (f"all: {item.best}", item.total)
+        yield title, waterfall([*shares, total], title, f"w{number}") if shares else "", item
+    for number, (name, steps) in enumerate(steps_by_group.items()):
+        title, added = cumulative_title(name), [(step.environment, step.added) for step in steps]
+        yield title, waterfall([*added, ("all", steps[-1].so_far)], title, f"l{number}"), None
 
 
 def waterfall(rows: list[tuple[str, Estimate]], title: str, name: str) -> str:
@@ -194,22 +197,22 @@ def waterfall(rows: list[tuple[str, Estimate]], title: str, name: str) -> str:
         levels.append(levels[-1] * estimate.ratio)
     low, high = min([*levels, 0.98]), max([*levels, 1.02])
     bottom = 14 + _ROW * len(rows)
-    scale = Scale(low * 0.99, high * 1.01, _LEFT, _WIDTH - _RIGHT, log=True)
-    body = x_grid(scale, log_ticks(scale.low, scale.high), 8, bottom, base=1.0)
+    scale = svg.Scale(low * 0.99, high * 1.01, _LEFT, _WIDTH - _RIGHT, log=True)
+    body = svg.x_grid(scale, svg.log_ticks(scale.low, scale.high), 8, bottom, base=1.0)
     for index, (label, estimate) in enumerate(rows):
         is_total = index == len(rows) - 1
         start = 1.0 if is_total else levels[index]
         body += _bar(label, estimate, scale, start, 14 + _ROW * index, is_total=is_total)
     description = "; ".join(f"{label} {format_ratio(estimate.ratio)}" for label, estimate in rows)
-    return svg_drawing(_WIDTH, bottom + 26, title, printable_text(description), body, name)
+    return svg.drawing(_WIDTH, bottom + 26, title, printable_text(description), body, name)
 
 
-def _bar(label: str, estimate: Estimate, scale: Scale, start: float, y: float, *, is_total: bool) -> str:
+def _bar(label: str, estimate: Estimate, scale: svg.Scale, start: float, y: float, *, is_total: bool) -> str:
     left, right = sorted((scale(start), scale(start * estimate.ratio)))
     kind = "same" if is_total else "faster" if estimate.ratio >= 1 else "slower"
     reach = f"  ({format_bounds(estimate.low, estimate.high)})" if estimate.low is not None else ""
     return (
-        f'<g class="{kind}">{rectangle(left, y, max(1.0, right - left), _ROW - 10)}</g>'
-        + text_element(_LEFT - 12, y + 14, label, "end bold" if is_total else "end", 34)
-        + text_element(_WIDTH - _RIGHT + 14, y + 14, f"{format_ratio(estimate.ratio)}{reach}")
+        f'<g class="{kind}">{svg.rectangle(left, y, max(1.0, right - left), _ROW - 10)}</g>'
+        + svg.text(_LEFT - 12, y + 14, label, "end bold" if is_total else "end", 34)
+        + svg.text(_WIDTH - _RIGHT + 14, y + 14, f"{format_ratio(estimate.ratio)}{reach}")
     )

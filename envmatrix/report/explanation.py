@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from envmatrix.report.group import Group
-from envmatrix.stats.attribution.causes import Cause
+from envmatrix.stats.attribution.causes import Cause, Finding, is_reason
 from envmatrix.stats.attribution.explanation import Confirmation, Explanation
-from envmatrix.stats.attribution.reasons import Finding, is_reason
 from envmatrix.stats.attribution.step_parts import Interval
 from envmatrix.stats.metrics import show_seconds
 from envmatrix.stats.step_account import FIRST_HALF

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from envmatrix.matrix.variables import find_reader
 from envmatrix.plan import shown_name
@@ -16,12 +15,12 @@ from envmatrix.report.warning import Check, Findings, WarningKind
 from envmatrix.results import Run
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.arm_facts import ArmFacts
+from envmatrix.stats.arrays import Floats
 from envmatrix.stats.measurements import Measurements, finite_medians
 from envmatrix.stats.pairing import logs_of
 from envmatrix.stats.quality.contention import DISTURBED, quota_around
 from envmatrix.system.printable import printable_line
 
-Floats = NDArray[np.float64]
 #: Relative change from the first block to the last. Pairs cancel drift, but this much means a busy machine.
 DRIFT = 0.05
 STOLEN = 0.01

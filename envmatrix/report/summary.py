@@ -11,10 +11,8 @@ from envmatrix.report.attribution import attributions, cumulative
 from envmatrix.report.formatting import format_confidence, list_numbers
 from envmatrix.report.group import Group, Row
 from envmatrix.report.headline import under_quota
-from envmatrix.report.tables.operators import OperatorTable, operator_tables
-from envmatrix.report.tables.plain import PlainTable, own_table
-from envmatrix.report.tables.starts import start_table, start_warnings
-from envmatrix.report.tables.workloads import engine_table, workload_table
+from envmatrix.report.tables.further import FurtherTable, OperatorTable, further_tables, operator_tables
+from envmatrix.report.tables.starts import start_warnings
 from envmatrix.report.warning import RunWarning, one_per_cause
 from envmatrix.report.warnings import find_warnings
 from envmatrix.results import Run, RunFolder, Trial
@@ -22,6 +20,7 @@ from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.attribution.explanation import explain
 from envmatrix.stats.attribution.main_effects import Attribution, CumulativeStep
 from envmatrix.stats.cost import CostReader
+from envmatrix.stats.effects import Flag
 from envmatrix.stats.inference.slow_phases import short_run_note
 from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.metrics import MEMORY
@@ -34,6 +33,7 @@ from envmatrix.stats.selection import choose_best_set
 from envmatrix.stats.steady_state.effect import steady_effects, steps_of_trial
 from envmatrix.stats.steady_state.startup import Start, first_seconds_note, starts
 from envmatrix.stats.stopping.racing import Race
+from envmatrix.system.topics import explained_topics
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,9 @@ class Summary:
     attributions: tuple[Attribution, ...] = ()
     cumulative: Mapping[str, tuple[CumulativeStep, ...]] = field(default_factory=dict)
     operators: tuple[OperatorTable, ...] = ()
-    workload_table: PlainTable | None = None
-    engine_table: PlainTable | None = None
-    own_table: PlainTable | None = None
+    tables: Mapping[str, FurtherTable] = field(default_factory=dict)
     nodes: tuple[NodeReport, ...] = ()
     starts: tuple[Start, ...] = ()
-    start_table: PlainTable | None = None
 
     @property
     def plan(self) -> Plan:
@@ -138,7 +135,7 @@ class Summary:
         return replace(self, groups=tuple(self._group_at_price(group, price_per_h) for group in self.groups))
 
     def _group_at_price(self, group: Group, price_per_h: float) -> Group:
-        reader = CostReader.of(self.measured, price_per_h, (row.arm.name for row in group.all_rows))
+        reader = CostReader(self.measured, price_per_h, [row.arm.name for row in group.all_rows])
 
         def priced(rows: Iterable[Row | None]) -> Iterator[Row]:
             for row in filter(None, rows):
@@ -181,11 +178,6 @@ def _rows(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Row]
         )
 
 
-def _best_first_key(row: Row) -> tuple[bool, float]:
-    value = row.effect.ratio if row.effect else None
-    return (value is None, -(value or 0.0))
-
-
 def stand_in_data(measured: Measurements, arms: Iterable[str]) -> tuple[str, ...]:
     """Return the names of data sets that were generated because the real ones were not available."""
     facts = [measured.facts[name] for name in arms]
@@ -207,7 +199,7 @@ def _group(workload: str, engine: str, rows: list[Row], run: Run, measured: Meas
         analysis.primary[workload],
         baseline,
         control,
-        rows=tuple(sorted(others, key=_best_first_key)),
+        rows=tuple(sorted(others, key=lambda row: -(row.effect.ratio or 0.0) if row.effect else 0.0)),
         alone=alone,
         stand_in=stand_in_data(measured, (row.arm.name for row in rows)),
         choice=choose_best_set(analysis, measured, [row.arm for row in others], run.environments, steady),
@@ -248,12 +240,9 @@ def summarise_measurements(run: Run, measured: Measurements, looks: Iterable[Tri
         attributions=attributions(run, measured, analysis, recommended),
         cumulative=cumulative(run, measured, analysis),
         operators=operator_tables(run.plan.arms, measured),
-        workload_table=workload_table(run.plan, measured),
-        engine_table=engine_table(run.plan, measured, analysis),
-        own_table=own_table(run, measured, analysis),
+        tables=further_tables(run, measured, analysis, arm_starts),
         nodes=compare_nodes(run.plan, measured, analysis.primary),
         starts=arm_starts,
-        start_table=start_table(arm_starts),
     )
 
 
@@ -264,3 +253,17 @@ def summarise(folder: RunFolder, measured: Measurements | None = None) -> Summar
     """
     run = folder.load()
     return summarise_measurements(run, measured or read_measurements(folder, run.plan), folder.looks(run.plan))
+
+
+def glossary_words(summary: Summary) -> tuple[str, ...]:
+    """Return the explained words that the report uses, in the order of the page that explains them."""
+    rows = [(group.metric, row.effect) for group in summary.groups for row in group.all_rows if row.effect]
+    flags = [flag for _, effect in rows for flag in effect.flags if flag != Flag.STAND_IN]
+    verdicts = [metric.said(effect.verdict) for metric, effect in rows]
+    return explained_topics([*verdicts, *flags, *(item.kind.value for item in summary.cautions)])
+
+
+def glossary_sentence(summary: Summary) -> str:
+    """Return the sentence that points to the explanations; '' if there are no words to explain."""
+    words = glossary_words(summary)
+    return f"what a word means: envmatrix docs WORD ({', '.join(words)})" if words else ""

@@ -119,11 +119,10 @@ def _slow_trials(run: Run, measured: Measurements, analysis: Analysis) -> Findin
     shared = {arm.name for arm in run.plan.arms if arm.is_control} | {arm.reference for arm in run.plan.arms}
     for name, slow in describe_slow_trials(run.plan, measured, analysis.primary, analysis.slow).items():
         effect = analysis.find(name)
-        usual = (
-            f"; speed-up without slow trials {format_ratio(effect.usual)}, with them {format_ratio(effect.ratio)}"
-            if effect
-            else ""
-        )
+        usual = ""
+        if effect:
+            ratios = format_ratio(effect.usual), format_ratio(effect.ratio)
+            usual = "; speed-up without slow trials {}, with them {}".format(*ratios)
         whose = "" if name in shared else f" for {name.partition(':')[0]}"
         held = f"a verdict{whose} takes at least {LEAST_BLOCKS} blocks"
         resume = f"`envmatrix resume {run.name}` with a larger budget ({held}), and "

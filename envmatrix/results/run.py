@@ -131,8 +131,7 @@ class Run(BaseModel):
     @classmethod
     def _one_folder(cls, name: str) -> str:
         if name in ("", ".", "..") or "/" in name or "\0" in name:  # the name is also a folder name
-            msg = f"{name!r} is not a valid folder name"
-            raise ValueError(msg)
+            raise ValueError(f"{name!r} is not a valid folder name")
         return name
 
     @field_validator("environments")
@@ -149,8 +148,7 @@ class Run(BaseModel):
     def _check_workloads(cls, workloads: Mapping[str, Workload], info: ValidationInfo) -> Mapping[str, Workload]:
         missing = sorted({arm.workload for arm in info.data.get("arms", ())} - set(workloads))
         if missing:
-            msg = f"{', '.join(missing)} is missing, but the plan uses it"
-            raise ValueError(msg)
+            raise ValueError(f"{', '.join(missing)} is missing, but the plan uses it")
         return workloads
 
     @field_validator("sides")
@@ -158,25 +156,23 @@ class Run(BaseModel):
     def _check_sides(cls, sides: Mapping[str, SideOf], info: ValidationInfo) -> Mapping[str, SideOf]:
         named = {environment.side for environment in info.data.get("environments", {}).values()}
         if missing := sorted(named - {None, *sides}):
-            msg = f"{', '.join(missing)} is missing, but an environment belongs to it"
-            raise ValueError(msg)
+            raise ValueError(f"{', '.join(missing)} is missing, but an environment belongs to it")
         return sides
 
     @field_validator("arms")
     @classmethod
     def _check_unique_arms(cls, arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
         if not arms:
-            msg = "the list is empty"
-            raise ValueError(msg)
+            raise ValueError("the list is empty")
         names = Counter(arm_name(arm.environment, arm.workload, arm.engine) for arm in arms)  # names as in trials.jsonl
         twice = sorted(name for name, times in names.items() if times > 1)
         if twice:
-            msg = f"{', '.join(twice)} is listed more than once"
-            raise ValueError(msg)
+            raise ValueError(f"{', '.join(twice)} is listed more than once")
         for arm, name in zip(arms, names, strict=True):
             if arm.name != name or (arm.reference is not None and arm.reference not in names):
-                msg = f"{arm.name} does not fit the plan: its trials would be {name}, compared with {arm.reference}"
-                raise ValueError(msg)
+                raise ValueError(
+                    f"{arm.name} does not fit the plan: its trials would be {name}, compared with {arm.reference}"
+                )
         return arms
 
     @property

@@ -124,32 +124,15 @@ _TRIAL = TypeAdapter(Trial)
 
 
 def trial_of(
-    slot: Slot,
-    outcome: Outcome,
-    reason: str = "",
-    *,
-    wall_s: float | None = None,
-    started: float | None = None,
-    node: str = "",
-    document: Mapping[str, object] | None = None,
-) -> Trial:
+    slot: Slot, outcome: Outcome, reason: str = "", *, wall_s: float | None = None, started: float | None = None,
+    node: str = "", document: Mapping[str, object] | None = None,
+) -> Trial:  # fmt: skip
     """Create the trial of a slot."""
     arm = slot.arm
     return Trial(
-        trial=slot.trial,
-        block=slot.block,
-        position=slot.position,
-        environment=arm.environment,
-        workload=arm.workload,
-        engine=arm.engine,
-        outcome=outcome,
-        reason=reason,
-        wall_s=wall_s,
-        started=started,
-        node=node,
-        padding=slot.padding,
-        document=document,
-    )
+        slot.trial, slot.block, slot.position, arm.environment, arm.workload, arm.engine, outcome, reason,
+        wall_s=wall_s, started=started, node=node, padding=slot.padding, document=document,
+    )  # fmt: skip
 
 
 def trial_from_line(line: str, file: Path, number: int) -> Trial:

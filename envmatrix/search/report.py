@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from envmatrix.report.explanation import line_of, reasons_of
-from envmatrix.report.figures.svg import line_element, marker_element, svg_drawing, text_element, ticks
+from envmatrix.report.figures import svg
 from envmatrix.report.formats.html_file import page_environment, page_values
 from envmatrix.report.formatting import format_bounds, format_count, format_ratio
 from envmatrix.results import Run
@@ -112,7 +112,7 @@ def to_html(name: str, answer: TuneAnswer, search: Search, steps: Sequence[Step]
             answer=answer,
             lines=lines,
             figure=Markup(_history_figure(steps)),  # noqa: S704
-            legend=[(kind, phase, Markup(marker_element(6, 6, kind, 4.0))) for kind, phase in enumerate(_PHASES)],  # noqa: S704
+            legend=[(kind, phase, Markup(svg.marker(6, 6, kind, 4.0))) for kind, phase in enumerate(_PHASES)],  # noqa: S704
             levels=_level_estimates(search, steps),
             subject=subject,
             tried=_tried_text(answer),
@@ -158,15 +158,15 @@ def _history_figure(steps: Sequence[Step]) -> str:
         return _TOP + (_HEIGHT - _TOP - _BOTTOM) * (high - value) / (high - low)
 
     body = "".join(
-        line_element(_LEFT, y(tick), _WIDTH - _RIGHT, y(tick), "grid")
-        + text_element(_LEFT - 8, y(tick) + 4, f"{tick:g}", "end")
-        + text_element(_WIDTH - _RIGHT + 10, y(tick) + 4, f"{tick:g}")  # the end that a narrow screen shows
-        for tick in ticks(low, high)
+        svg.line(_LEFT, y(tick), _WIDTH - _RIGHT, y(tick), "grid")
+        + svg.text(_LEFT - 8, y(tick) + 4, f"{tick:g}", "end")
+        + svg.text(_WIDTH - _RIGHT + 10, y(tick) + 4, f"{tick:g}")  # the end that a narrow screen shows
+        for tick in svg.ticks(low, high)
     )
     for position, phase, value in points:
         kind = _PHASES.index(phase)
-        body += f'<g class="k{kind}">{marker_element(x(position), y(value), kind, 3.0)}</g>'
-    body += text_element(4, 12, "speed relative to the baseline", "soft")
-    body += text_element(_WIDTH - _RIGHT, _HEIGHT - 6, "trials, in the order they ran", "end soft")
+        body += f'<g class="k{kind}">{svg.marker(x(position), y(value), kind, 3.0)}</g>'
+    body += svg.text(4, 12, "speed relative to the baseline", "soft")
+    body += svg.text(_WIDTH - _RIGHT, _HEIGHT - 6, "trials, in the order they ran", "end soft")
     description = "Speed of each trial relative to the baseline of its block, in the order they ran"
-    return svg_drawing(_WIDTH, _HEIGHT, "Search history", description, body, "search")
+    return svg.drawing(_WIDTH, _HEIGHT, "Search history", description, body, "search")

@@ -13,6 +13,7 @@ from envmatrix.matrix.variables import NOT_IN_EFFECT
 from envmatrix.plan import Arm, Plan
 from envmatrix.plan.environment import Environment
 from envmatrix.stats.arm_facts import ArmFacts
+from envmatrix.stats.arrays import Bools, Floats
 from envmatrix.stats.effects import (
     LEVEL,
     Effect,
@@ -24,13 +25,11 @@ from envmatrix.stats.effects import (
     verdict_of,
     withheld,
 )
-from envmatrix.stats.inference.moderated_variance import moderated_errors
+from envmatrix.stats.inference.maxt import moderated_errors
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import METRICS, Metric
 from envmatrix.stats.pairing import (
-    Bools,
     Family,
-    Floats,
     PairedStatistics,
     Views,
     families,
@@ -43,12 +42,7 @@ from envmatrix.stats.pairing import (
 from envmatrix.stats.primary_metric import own_metrics, primary_metrics
 from envmatrix.stats.quality.contention import Waiting, contended, cpu_waits
 from envmatrix.stats.quality.equal_work import unequal_work
-from envmatrix.stats.quality.failures import (
-    fails_more,
-    fastest_filled,
-    fill_with_slowest,
-    surely_slower,
-)
+from envmatrix.stats.quality.failures import fails_more, fastest_filled, fill_with_slowest, surely_slower
 from envmatrix.stats.quality.slow_trials import needs_more_blocks, slow_trial_mask, with_and_without_slow
 from envmatrix.stats.stopping.alpha_spending import confidence_level, interim_analysis_blocks
 from envmatrix.stats.stopping.racing import Race, next_arms
@@ -299,11 +293,8 @@ def between(
     if reverse_effect is None:
         return _contrast(analysis, measured, old, new, environments or {})
     inverted = invert_effect(reverse_effect, old, new)
-    return (
-        _unless_slower_at_best(inverted, [measured.facts[old.name]])
-        if Flag.FAILS_MORE in reverse_effect.flags
-        else inverted
-    )
+    fails_more_often = Flag.FAILS_MORE in reverse_effect.flags
+    return _unless_slower_at_best(inverted, [measured.facts[old.name]]) if fails_more_often else inverted
 
 
 def is_verdict_pending(analysis: Analysis, sides: Collection[str], blocks: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,20 +40,12 @@ class Cost:
     energy_of: tuple[str, ...]
 
 
-@dataclass(frozen=True)
 class CostReader:
-    """Computes the costs of environments that are compared; all are of the same ``counters`` of energy."""
+    """Computes the costs of compared ``arms``, all with the counters of energy that any of them could read."""
 
-    measured: Measurements
-    price_per_h: float
-    counters: tuple[str, ...]
-
-    @classmethod
-    def of(cls, measured: Measurements, price_per_h: float, arms: Iterable[str]) -> CostReader:
-        """Return the reader for these arms, with the counters that any of them could read."""
-        names = tuple(arms)
-        counters = tuple(name for name in _COUNTERS if any(measured.mean(arm, name) for arm in names))
-        return cls(measured, price_per_h, counters)
+    def __init__(self, measured: Measurements, price_per_h: float, arms: Collection[str]) -> None:
+        self.measured, self.price_per_h = measured, price_per_h
+        self.counters = [name for name in _COUNTERS if any(measured.mean(arm, name) for arm in arms)]
 
     def cost(self, arm: str, effect: Effect | None, metric: Metric, workload: Workload | None) -> Cost:
         """Return the cost of an arm, of which ``metric`` is the primary metric and ``effect`` its effect in it."""

@@ -130,12 +130,14 @@ def may_be_best(effect: Effect) -> bool:
     return not effect.is_control and DISQUALIFYING_FLAGS.isdisjoint(effect.flags)
 
 
-def verdict_of(low: float, high: float, margin: float, one_sided: Bounds | None = None) -> Verdict:
+def verdict_of(low: float | None, high: float | None, margin: float, one_sided: Bounds | None = None) -> Verdict:
     """Return the verdict for an interval; it is 'same' if ``one_sided`` bounds are inside 1/(1+margin)..(1+margin).
 
     These are two one-sided tests (Schuirmann 1987): whatever the truth, only one of them can err. None: the interval
-    itself must be inside. It is 'same' even if it excludes 1.
+    itself must be inside. It is 'same' even if it excludes 1. Without an interval it is 'undecided'.
     """
+    if low is None or high is None:
+        return "undecided"
     least, most = one_sided or (low, high)
     if 1.0 / (1.0 + margin) <= least and most <= 1.0 + margin:
         return "same"

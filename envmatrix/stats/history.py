@@ -170,8 +170,7 @@ class _Summary(_Part):
     @classmethod
     def _check_unique_arms(cls, arms: tuple[_SummaryArm, ...]) -> tuple[_SummaryArm, ...]:
         if len({(arm.workload, arm.engine, arm.environment, arm.metric) for arm in arms}) < len(arms):
-            msg = "an arm is listed more than once"
-            raise ValueError(msg)
+            raise ValueError("an arm is listed more than once")
         return arms
 
 

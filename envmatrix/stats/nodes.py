@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from envmatrix.plan import Arm, Plan
+from envmatrix.stats.arrays import Floats
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.inference.slow_phases import apart
 from envmatrix.stats.inference.welch import Mean, quotient
@@ -21,7 +21,6 @@ from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric
 from envmatrix.stats.pairing import Family, families, log_ratios, logs_of, ratio_from_log, summarise_pairs
 
-Floats = NDArray[np.float64]
 _SIGNIFICANCE = 0.05
 #: The note below every table of nodes.
 NODES_NOTE = "The baseline and an environment of a block ran on the same node, so this cancels out in every effect."

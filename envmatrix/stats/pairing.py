@@ -7,15 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from envmatrix.plan import Arm, Plan
+from envmatrix.stats.arrays import Bools, Floats, Integers
 from envmatrix.stats.inference.slow_phases import standard_errors
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric
 
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 _MAX_LOG_RATIO = 700.0
 
 
@@ -47,11 +45,11 @@ class PairedStatistics:
     ``error`` is the standard error of the mean, worth ``units`` independent blocks.
     """
 
-    blocks: NDArray[np.int64]
+    blocks: Integers
     mean: Floats
     spread: Floats
     error: Floats
-    units: NDArray[np.int64]
+    units: Integers
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ class Views:
         """Return the paired statistics of each view."""
         return tuple(summarise_pairs(view, self.far) for view in self.every)
 
-    def rows(self, indices: Sequence[int] | NDArray[np.int64]) -> Views:
+    def rows(self, indices: Sequence[int] | Integers) -> Views:
         """Return the numbers of the rows ``indices``."""
         return Views(tuple(view[indices] for view in self.every), self.far)
 

@@ -8,20 +8,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from envmatrix.plan import Arm
 from envmatrix.plan.environment import Environment
 from envmatrix.stats.analysis import Analysis
+from envmatrix.stats.arrays import Bools, Floats, Integers
 from envmatrix.stats.effects import ALL_ANALYSES_LEVEL, Effect, may_be_best
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.pairing import Views, families, log_ratios_over_copies, logs_of, ratio_from_log, summarise_pairs
 from envmatrix.stats.steady_state.effect import SteadyEffect
 from envmatrix.stats.stopping.racing import BEST_SET_SHARE, lead_lower_bounds, surely_not_best
 
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
-Ints = NDArray[np.int64]
 _HALVES, _SEED = 200, 20_260_102
 
 
@@ -74,7 +71,7 @@ class Candidates:
         return self.differences.paired()[0].mean
 
     @cached_property
-    def ranks(self) -> Ints:
+    def ranks(self) -> Integers:
         """The ranks of the arms by simplicity; equally simple arms share one."""
         order = sorted(set(self.settings))
         return np.array([order.index(changed_settings) for changed_settings in self.settings], np.int64)
@@ -213,7 +210,7 @@ def told_gain(raw: float, low: float, error: float, crossed: float = math.inf) -
     return max(low, (fair + selection_corrected_gain(fair, low, error)) / 2)
 
 
-def _picked(means: Floats, ranks: Ints, margin: float) -> Ints:
+def _picked(means: Floats, ranks: Integers, margin: float) -> Integers:
     """Return the simplest row of (..., m) within the margin of the fastest; of equally simple rows, the fastest."""
     near = means >= means.max(axis=-1, keepdims=True) - math.log1p(margin)
     simplest = np.where(near, ranks, ranks.max() + 1).min(axis=-1, keepdims=True)
@@ -232,7 +229,7 @@ def _random_halves(blocks: int) -> Bools:
     return np.asarray(order < blocks // 2)
 
 
-def cross_fitted_gain(differences: Floats, ranks: Ints, margin: float) -> float:
+def cross_fitted_gain(differences: Floats, ranks: Integers, margin: float) -> float:
     """Return the mean log ratio of the row picked in one half of the blocks, measured in the other half.
 
     It is averaged over many random halves of (m, blocks). Picking and measuring use different blocks, so luck in

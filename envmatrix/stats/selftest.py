@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from envmatrix.results import RunFolder
 from envmatrix.stats.analysis import Analysis, estimate
+from envmatrix.stats.arrays import Bools, Floats
 from envmatrix.stats.effects import CONFIDENCE, LEVEL
 from envmatrix.stats.inference.maxt import critical_value
 from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.pairing import log_ratios, summarise_pairs
 
-Floats = NDArray[np.float64]
 #: The noise of simulated trials, in log units.
 _NOISE = 0.03
 
@@ -46,7 +45,7 @@ def false_alarm_rate(alarms: int, comparisons: int) -> FalseAlarms:
     return FalseAlarms(comparisons, alarms, alarms / comparisons, float(interval.low), float(interval.high))
 
 
-def is_alarm(differences: Floats) -> NDArray[np.bool_]:
+def is_alarm(differences: Floats) -> Bools:
     """Return for each row of (m, blocks) A/A log ratios whether its own 95 % interval excludes zero."""
     statistics = summarise_pairs(differences)
     blocks = int(statistics.blocks[0])

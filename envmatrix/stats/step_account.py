@@ -11,15 +11,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from envmatrix.evidence.record import Record, StepThread
+from envmatrix.stats.arrays import Floats
 from envmatrix.stats.metrics import finite_or_nan
 
 if TYPE_CHECKING:
     from envmatrix.stats.measurements import Measurements
 
-Floats = NDArray[np.float64]
 #: The parts of a step in the order of the report, with their labels.
 PARTS = {"kernel": "Linux kernel", "user": "user", "waiting": "waiting for a CPU", "blocked": "blocked"}
 #: Events of the thread (or process) that explain the parts; those of the processor are counted for threads only.

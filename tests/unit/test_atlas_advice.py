@@ -8,8 +8,7 @@ import pytest
 
 from envmatrix.__main__ import main
 from envmatrix.api import atlas as api
-from envmatrix.stats.meta_analysis.atlas import read_atlas
-from envmatrix.stats.meta_analysis.atlas_advice import predict
+from envmatrix.stats.meta_analysis.atlas import predict, read_atlas
 from tests.unit.test_atlas import steady
 from tests.unit.test_known_order import HERE, effect, entry, malloc, one_thread, written
 

@@ -10,7 +10,7 @@ from envmatrix.__main__ import main
 from envmatrix.errors import InputError
 from envmatrix.matrix.environment_files import read_environment_file
 from envmatrix.plan.environment import Environment, Image
-from envmatrix.plan.file_patch import patch_text
+from envmatrix.plan.export_lines import patch_text
 
 ENVIRONMENT = Environment("tuned", "", {}, Image("i"), {"A": "b 'c' $d", "OMP_NUM_THREADS": "2", "GONE": None}, (), {})
 FILES = {

@@ -10,7 +10,7 @@ import pytest
 
 from envmatrix.__main__ import main
 from envmatrix.report.catalog import FIGURES
-from envmatrix.report.figures.svg import svg_drawing, text_element
+from envmatrix.report.figures import svg
 from envmatrix.report.figures.svg_to_pdf import to_pdf
 from envmatrix.report.formats.exports import figure_pdf, figure_svg
 from envmatrix.report.summary import summarise_measurements
@@ -43,8 +43,8 @@ def test_a_pdf_has_every_text_of_the_svg_and_is_the_same_every_time(readable, ki
 
 
 def test_words_end_and_stand_in_the_middle_where_the_svg_has_them(readable):
-    drawn = "".join(text_element(100, 10 * n, "MMMM", kind) for n, kind in enumerate(("", "end", "mid")))
-    pdf = to_pdf(svg_drawing(200, 100, "A title", "what it shows", drawn, "x")).decode("latin-1")
+    drawn = "".join(svg.text(100, 10 * n, "MMMM", kind) for n, kind in enumerate(("", "end", "mid")))
+    pdf = to_pdf(svg.drawing(200, 100, "A title", "what it shows", drawn, "x")).decode("latin-1")
     starts = [float(x) for x in re.findall(r"(\S+) \S+ Tm \(MMMM", pdf)]
     assert starts == [100, pytest.approx(60.016), pytest.approx(80.008)]
     assert "/MediaBox [ 0 0 150 75 ]" in pdf, "200 times 100 pixels of 1/96 inch"
@@ -53,8 +53,8 @@ def test_words_end_and_stand_in_the_middle_where_the_svg_has_them(readable):
 
 def test_colours_come_from_classes_inherited_ones_too_and_bold_is_bold(readable):
     mark = '<circle cx="9" cy="9" r="4" class="mark"/>'
-    drawn = f'<g class="faster">{mark}</g><g class="k1">{mark}</g>{text_element(1, 1, "A", "soft bold")}'
-    pdf = to_pdf(svg_drawing(200, 100, "t", "d", drawn, "x")).decode("latin-1")
+    drawn = f'<g class="faster">{mark}</g><g class="k1">{mark}</g>{svg.text(1, 1, "A", "soft bold")}'
+    pdf = to_pdf(svg.drawing(200, 100, "t", "d", drawn, "x")).decode("latin-1")
     fills = re.findall(r"^(\S+) (\S+) (\S+) rg$", pdf, re.MULTILINE)
     hexes = ["".join(f"{round(255 * float(part)):02x}" for part in fill) for fill in fills]
     assert [one for one in hexes if one != "000000"] == ["15803d", "c2410c", "59636e"]

@@ -59,7 +59,7 @@ def looked(folder):
 
 
 def rows(summary):
-    return {row[0]: row for row in summary.start_table.rows}
+    return {row[0]: row for row in summary.tables["starts"].table.rows}
 
 
 def printed(summary):
@@ -129,7 +129,7 @@ def test_the_curve_is_a_figure_with_a_line_for_each_look(looked):
 def test_a_run_without_looks_has_its_first_steps_and_nothing_is_invented(tmp_path):
     folder = write_run(tmp_path / "old", make_plan(("baseline", "fast")), Machine({}), 6)
     summary = summarise(folder)
-    assert summary.start_table.head == ("environment", "start-up", "steps", "time to steps")
+    assert summary.tables["starts"].table.head == ("environment", "start-up", "steps", "time to steps")
     assert "first to steady" not in to_markdown(summary)
     assert "Step times from the first step on</h3>" not in to_html(summary)
     assert draw_figure("start", summary, summary.groups[0]) == ""

@@ -19,7 +19,7 @@ def summary(folder, **plan) -> Summary:
 
 def test_two_workloads_are_shown_with_their_own_figures_in_every_report(tmp_path):
     found = summary(tmp_path, workloads=("small", "large"))
-    table = found.workload_table
+    table = found.tables["workloads"].table
     assert table is not None
     assert table.head[:2] == ("workload", "samples/s")
     assert [row[0] for row in table.rows] == ["small", "large"]
@@ -32,11 +32,11 @@ def test_two_workloads_are_shown_with_their_own_figures_in_every_report(tmp_path
 
 
 def test_one_workload_needs_no_such_table(tmp_path):
-    assert summary(tmp_path).workload_table is None
+    assert "workloads" not in summary(tmp_path).tables
 
 
 def test_engines_are_put_side_by_side_with_the_cost_of_a_whole_trial(tmp_path):
-    found = summary(tmp_path, engines=("local", "docker")).engine_table
+    found = summary(tmp_path, engines=("local", "docker")).tables["engines"].table
     assert found is not None
     assert found.head == ("engine", "steady state", "start-up", "whole trial")
     assert [row[0] for row in found.rows] == ["local", "docker"]
@@ -55,4 +55,4 @@ def test_every_report_says_what_the_baseline_of_another_engine_is_compared_with(
 
 
 def test_one_engine_needs_no_such_table(tmp_path):
-    assert summary(tmp_path).engine_table is None
+    assert "engines" not in summary(tmp_path).tables

@@ -15,8 +15,7 @@ from envmatrix.errors import ExitCode, InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.results import RunFolder
 from envmatrix.stats.analysis import estimate
-from envmatrix.stats.comparisons.between_runs import compare_runs
-from envmatrix.stats.comparisons.comparability import comparability_problems, is_same_setup
+from envmatrix.stats.comparisons.between_runs import comparability_problems, compare_runs, is_same_setup
 from envmatrix.stats.comparisons.result import blocks_needed, status_of
 from envmatrix.stats.comparisons.within_run import compare_environments
 from envmatrix.stats.effects import LEVEL

@@ -16,8 +16,7 @@ from envmatrix.plan import Arm
 from envmatrix.results import Trial
 from envmatrix.stats.analysis import estimate
 from envmatrix.stats.effects import LEVEL, Flag, draw_conclusion, two_sided_level, verdict_of
-from envmatrix.stats.inference.maxt import adjusted_p, critical_value, null_maxima
-from envmatrix.stats.inference.moderated_variance import moderated_errors
+from envmatrix.stats.inference.maxt import adjusted_p, critical_value, moderated_errors, null_maxima
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.metrics import MEMORY, THROUGHPUT
 from envmatrix.stats.pairing import log_ratios, summarise_pairs

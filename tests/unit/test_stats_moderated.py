@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from envmatrix.stats.effects import LEVEL
-from envmatrix.stats.inference.maxt import critical_value
-from envmatrix.stats.inference.moderated_variance import LEAST_UNITS, is_moderated, moderated, moderated_errors
+from envmatrix.stats.inference.maxt import LEAST_UNITS, critical_value, is_moderated, moderated, moderated_errors
 from validation.simulated import absolute_t, over_two_copies
 
 RUNS = 20_000

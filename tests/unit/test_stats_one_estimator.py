@@ -11,7 +11,6 @@ import pytest
 from scipy.stats import t as student
 
 from envmatrix.errors import InputError
-from envmatrix.report.attribution import waterfall_rows
 from envmatrix.report.figures.forest import forest
 from envmatrix.report.figures.heat_map import heat_map
 from envmatrix.report.formatting import format_bounds, format_interval, format_ratio
@@ -125,7 +124,7 @@ def test_the_figures_numbers_are_the_tables(whole):
     shown = [effect for _, effects in heat.rows for effect in effects if effect] if heat else []
     assert all(effect is whole.analysis.find(effect.arm) for effect in shown)
     for item in whole.attributions:
-        total = waterfall_rows(item)[-1][1]
+        total = item.total
         effect = whole.analysis.find(f"{item.best}:{item.workload}@{item.engine}")
         assert (format_ratio(total.ratio), format_bounds(total.low, total.high)) == (
             format_ratio(effect.ratio),

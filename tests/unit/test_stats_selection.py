@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from envmatrix.api.result import Result
-from envmatrix.report.figures.svg import Scale, log_ticks, x_grid
+from envmatrix.report.figures import svg
 from envmatrix.report.formats.exports import figure_svg, pyperf_json
 from envmatrix.report.formats.html_file import to_html
 from envmatrix.report.formats.json_file import summary_to_json
@@ -247,8 +247,8 @@ def test_progress_names_nobody_the_best_who_is_slower():
 
 
 def test_ticks_are_written_as_they_are():
-    scale = Scale(0.9, 1.09, 0, 100, log=True)
-    assert ">1.025<" in x_grid(scale, log_ticks(0.9, 1.09, 9), 0, 50, base=1.0)
+    scale = svg.Scale(0.9, 1.09, 0, 100, log=True)
+    assert ">1.025<" in svg.x_grid(scale, svg.log_ticks(0.9, 1.09, 9), 0, 50, base=1.0)
 
 
 def test_a_report_counts_comparisons_and_not_arms():

@@ -14,8 +14,8 @@ from envmatrix.api.tuning.search import TuneResult
 from envmatrix.report.explanation import ANSWERS, confirmation_lines, line_of, reasons_of
 from envmatrix.report.summary import summarise
 from envmatrix.results import RunFolder
+from envmatrix.stats.attribution.causes import RULES as RULES_OF_REASONS
 from envmatrix.stats.attribution.explanation import Wanted, confirm
-from envmatrix.stats.attribution.reasons import RULES as RULES_OF_REASONS
 from tests.committed import RESULTS
 from tests.step_runs import STEPS, run_of, why
 from tests.synthetic import make_environment

@@ -12,10 +12,9 @@ from rich.console import Console
 from envmatrix.__main__ import main
 from envmatrix.errors import EngineGoneError, EnvmatrixError, StoreError
 from envmatrix.matrix.parse import MatrixError
-from envmatrix.report.formats.html_file import to_html
+from envmatrix.report.formats.html_file import link_words, to_html
 from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.formats.terminal import print_summary
-from envmatrix.report.glossary import link_words
 from envmatrix.report.summary import summarise_measurements
 from envmatrix.report.warning import WarningKind
 from envmatrix.stats.comparisons.replication import Answer

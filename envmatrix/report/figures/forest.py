@@ -6,15 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from envmatrix.report.figures.svg import (
-    Scale,
-    line_element,
-    log_ticks,
-    marker_element,
-    svg_drawing,
-    text_element,
-    x_grid,
-)
+from envmatrix.report.figures import svg
 from envmatrix.report.formatting import format_bounds, format_interval, format_ratio, format_speed_up, svg_text
 from envmatrix.report.group import Group, Row
 from envmatrix.report.summary import Summary
@@ -104,7 +96,7 @@ def _name_width(rows: Sequence[ForestRow], layout: ForestLayout) -> float:
     return 8.0 if layout.stacked else 22.0 + 7.0 * min(layout.letters, max(8, longest))
 
 
-def _noise_band(effect: Effect | None, scale: Scale, bottom: float) -> str:
+def _noise_band(effect: Effect | None, scale: svg.Scale, bottom: float) -> str:
     if effect is None or effect.low is None or effect.high is None:
         return ""
     left, right = scale(effect.low), scale(effect.high)
@@ -115,25 +107,25 @@ def _noise_band(effect: Effect | None, scale: Scale, bottom: float) -> str:
     )
 
 
-def _row(row: ForestRow, scale: Scale, y: float, layout: ForestLayout) -> str:
+def _row(row: ForestRow, scale: svg.Scale, y: float, layout: ForestLayout) -> str:
     """Draw a row around ``y``, with name and figures next to the bar or, if stacked, above it."""
     bar_y, letters = (y + 12 if layout.stacked and not row.thin else y), layout.letters
     name_x, kind = (scale.start, "") if layout.stacked else (scale.start - 12, "end")
     if row.heading:
         kind, letters = f"{kind} bold", letters - 3  # bold letters are wider
     name_y = y - 2 if layout.stacked else y + 4
-    name = "" if row.thin else text_element(name_x, name_y, row.name, kind, letters)
+    name = "" if row.thin else svg.text(name_x, name_y, row.name, kind, letters)
     if row.ratio is None:
-        return name + text_element(scale.start + 8, bar_y + 4, row.words, "soft", 70 - layout.letters)
+        return name + svg.text(scale.start + 8, bar_y + 4, row.words, "soft", 70 - layout.letters)
     lines = [(row.prediction, "thin"), (row.interval, "thin" if row.thin else "bar")]
-    bar = "".join(line_element(scale(ends[0]), bar_y, scale(ends[1]), bar_y, line) for ends, line in lines if ends)
-    marker = marker_element(scale(row.ratio), bar_y, row.shape, *([] if row.words else [1.5]))
+    bar = "".join(svg.line(scale(ends[0]), bar_y, scale(ends[1]), bar_y, line) for ends, line in lines if ends)
+    marker = svg.marker(scale(row.ratio), bar_y, row.shape, *([] if row.words else [1.5]))
     hint = f"<title>{svg_text(row.hint, 200)}</title>" if row.hint else ""
     drawn = f'<g class="{svg_text(row.kind)}">{name}{bar}{marker}{hint}</g>'
     if row.thin:
-        return drawn if layout.stacked else drawn + text_element(scale.end + 14, y + 4, row.words, "soft")
+        return drawn if layout.stacked else drawn + svg.text(scale.end + 14, y + 4, row.words, "soft")
     place = (scale.end, y - 2, row.words, "end") if layout.stacked else (scale.end + 14, y + 4, row.words, "")
-    return drawn + text_element(*place)
+    return drawn + svg.text(*place)
 
 
 def draw_forest(
@@ -145,16 +137,16 @@ def draw_forest(
     tops = itertools.accumulate(heights, initial=_TOP)
     bottom = _TOP + (sum(heights) or layout.row) + 6
     left, right = _name_width(rows, layout), layout.width - layout.right
-    scale = Scale(low, high, left, right, log=True)
+    scale = svg.Scale(low, high, left, right, log=True)
     body = _noise_band(control, scale, bottom)
-    body += x_grid(scale, log_ticks(low, high, layout.most_ticks), _TOP, bottom, base=1.0)
-    body += text_element(left, 16, texts.worse, "soft") + text_element(right, 16, texts.better, "end soft")
+    body += svg.x_grid(scale, svg.log_ticks(low, high, layout.most_ticks), _TOP, bottom, base=1.0)
+    body += svg.text(left, 16, texts.worse, "soft") + svg.text(right, 16, texts.better, "end soft")
     places = zip(rows, tops, heights, strict=False)
     body += "".join(_row(row, scale, top + _middle(row, height), layout) for row, top, height in places)
     lines = (texts.axis, texts.second) if texts.second else (texts.axis,)
     for number, line in enumerate(lines):
-        body += text_element((left + right) / 2, bottom + 34 + 16 * number, line, "mid")
-    return svg_drawing(layout.width, bottom + 28 + 16 * len(lines), texts.title, texts.description, body, name)
+        body += svg.text((left + right) / 2, bottom + 34 + 16 * number, line, "mid")
+    return svg.drawing(layout.width, bottom + 28 + 16 * len(lines), texts.title, texts.description, body, name)
 
 
 def _middle(row: ForestRow, height: float) -> float:

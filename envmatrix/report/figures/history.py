@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from envmatrix.report.figures.svg import COLOURS, Scale, line_element, marker_element, svg_drawing, text_element, ticks
+from envmatrix.report.figures import svg
 from envmatrix.report.formatting import format_bounds, format_count, format_decided_ratio, format_ratio
 from envmatrix.stats.history import Change, Point, Series
 from envmatrix.stats.metrics import TICK_DIGITS, NumberFormatter
@@ -89,37 +89,37 @@ def figure(frame: Frame, curves: Sequence[Curve]) -> str:
     if len(marks) <= _MOST_POINTS:
         values += [end for mark in marks for end in mark.ends or ()]
     margin = (max(values) - min(values)) * 0.08 or max(values) * 0.05
-    across = Scale(0, max(1, len(frame.runs) - 1), _LEFT + 10, _WIDTH - _RIGHT - 10)
-    up = Scale(min(values) - margin, max(values) + margin, _HEIGHT - _BOTTOM, _TOP)
+    across = svg.Scale(0, max(1, len(frame.runs) - 1), _LEFT + 10, _WIDTH - _RIGHT - 10)
+    up = svg.Scale(min(values) - margin, max(values) + margin, _HEIGHT - _BOTTOM, _TOP)
     places = {run: across(index) for index, run in enumerate(frame.runs)}
     body = _axes(frame, places, up)
     for run in frame.marked[-_MOST_MARKED:]:
-        line = line_element(places[run], _TOP, places[run], _HEIGHT - _BOTTOM, "since")
+        line = svg.line(places[run], _TOP, places[run], _HEIGHT - _BOTTOM, "since")
         body += f"<g>{line}<title>other versions since this run</title></g>"
     for curve in curves:
-        body += f'<g class="s k{curve.kind % COLOURS} s{curve.kind}">{_draw_curve(curve, places, up)}</g>'
+        body += f'<g class="s k{curve.kind % svg.COLOURS} s{curve.kind}">{_draw_curve(curve, places, up)}</g>'
     description = f"{frame.label} of {format_count(len(frame.runs), 'run')}, oldest at the left; flags mark new levels"
-    return svg_drawing(_WIDTH, _HEIGHT, frame.title, description, body, f"figure-{frame.name}")
+    return svg.drawing(_WIDTH, _HEIGHT, frame.title, description, body, f"figure-{frame.name}")
 
 
-def _axes(frame: Frame, places: Mapping[RunKey, float], up: Scale) -> str:
+def _axes(frame: Frame, places: Mapping[RunKey, float], up: svg.Scale) -> str:
     body = ""
-    for value in ticks(up.low, up.high, 5):
+    for value in svg.ticks(up.low, up.high, 5):
         kind = "one" if frame.by_ratio and math.isclose(value, 1.0) else "grid"
         text = f"{value:.6g}" if frame.by_ratio else frame.show(value, digits=TICK_DIGITS)
-        body += line_element(_LEFT, up(value), _WIDTH - _RIGHT, up(value), kind)
-        body += text_element(_LEFT - 8, up(value) + 4, text, "end soft")
-        body += text_element(_WIDTH - _RIGHT + 8, up(value) + 4, text, "soft")  # the end that a narrow screen shows
+        body += svg.line(_LEFT, up(value), _WIDTH - _RIGHT, up(value), kind)
+        body += svg.text(_LEFT - 8, up(value) + 4, text, "end soft")
+        body += svg.text(_WIDTH - _RIGHT + 8, up(value) + 4, text, "soft")  # the end that a narrow screen shows
     runs = frame.runs
     for index in sorted({round(position) for position in np.linspace(0, len(runs) - 1, min(6, len(runs)))}):
         kind = "soft" if index == 0 < len(runs) - 1 else "end soft" if index == len(runs) - 1 else "mid soft"
         date = runs[index][0][:10] or runs[index][1]
-        body += text_element(places[runs[index]], _HEIGHT - _BOTTOM + 18, date, kind, 20)
-    body += text_element(4, 12, frame.label, "soft")
-    return body + text_element(_WIDTH - _RIGHT, _HEIGHT - 4, "runs in the order of their dates", "end soft")
+        body += svg.text(places[runs[index]], _HEIGHT - _BOTTOM + 18, date, kind, 20)
+    body += svg.text(4, 12, frame.label, "soft")
+    return body + svg.text(_WIDTH - _RIGHT, _HEIGHT - 4, "runs in the order of their dates", "end soft")
 
 
-def _draw_curve(curve: Curve, places: Mapping[RunKey, float], up: Scale) -> str:
+def _draw_curve(curve: Curve, places: Mapping[RunKey, float], up: svg.Scale) -> str:
     """Draw a line through the marks, or through means of neighbouring ones, and flags at changes of level."""
     if not curve.marks:
         return ""
@@ -136,10 +136,10 @@ def _draw_curve(curve: Curve, places: Mapping[RunKey, float], up: Scale) -> str:
     return body
 
 
-def _draw_mark(curve: Curve, mark: Mark, x: float, up: Scale) -> str:
-    bar = line_element(x, up(mark.ends[0]), x, up(mark.ends[1]), "thin") if mark.ends else ""
+def _draw_mark(curve: Curve, mark: Mark, x: float, up: svg.Scale) -> str:
+    bar = svg.line(x, up(mark.ends[0]), x, up(mark.ends[1]), "thin") if mark.ends else ""
     title = f"{printable_line(curve.series.environment, 40)}, {printable_line(mark.run[1], 40)}: {mark.text}"
-    shape = marker_element(x, up(mark.value), curve.kind // COLOURS, 3.5)
+    shape = svg.marker(x, up(mark.value), curve.kind // svg.COLOURS, 3.5)
     return f"<g>{bar}{shape}<title>{html.escape(title)}</title></g>"
 
 
@@ -147,5 +147,5 @@ def _draw_flag(series: Series, change: Change, x: float, y: float) -> str:
     factor = f"x{format_decided_ratio(change.factor)}"
     title = f"{printable_line(series.environment, 40)}: {factor} since {printable_line(change.run, 40)}"
     flag = f'<polygon points="{x:.1f},{y - 22:.1f} {x + 9:.1f},{y - 18:.1f} {x:.1f},{y - 14:.1f}" class="mark"/>'
-    label = text_element(x + 11, y - 14, factor, "soft")
-    return f"<g>{line_element(x, y, x, y - 22, 'thin')}{flag}{label}<title>{html.escape(title)}</title></g>"
+    label = svg.text(x + 11, y - 14, factor, "soft")
+    return f"<g>{svg.line(x, y, x, y - 22, 'thin')}{flag}{label}<title>{html.escape(title)}</title></g>"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from envmatrix.report.explanation import Scale as Unit
-from envmatrix.report.explanation import line_of, whys
-from envmatrix.report.figures.svg import Scale, marker_element, rectangle, svg_drawing, text_element, ticks, x_grid
+from envmatrix.report.explanation import Scale, line_of, whys
+from envmatrix.report.figures import svg
 from envmatrix.report.group import Group
 from envmatrix.stats.attribution.explanation import Explanation
 from envmatrix.stats.step_account import PARTS
@@ -23,16 +22,16 @@ def part_bars(group: Group, name: str = "why") -> str:
     if not explained:
         return ""
     ends = [end for _, why in explained for end in _bar_ends(why)]
-    unit = Unit.of(max(ends, key=abs))
+    unit = Scale.of(max(ends, key=abs))
     bottom = _TOP + _ROW * len(explained) + 6
-    scale = Scale(min(0.0, *ends), max(0.0, *ends), _LEFT, _WIDTH - _RIGHT)
-    values = ticks(scale.low / unit.seconds, scale.high / unit.seconds)
-    body = _legend(explained) + x_grid(scale, values, _TOP, bottom, base=0.0, unit=unit.seconds)
+    scale = svg.Scale(min(0.0, *ends), max(0.0, *ends), _LEFT, _WIDTH - _RIGHT)
+    values = svg.ticks(scale.low / unit.seconds, scale.high / unit.seconds)
+    body = _legend(explained) + svg.x_grid(scale, values, _TOP, bottom, base=0.0, unit=unit.seconds)
     for number, (label, why) in enumerate(explained):
         body += _bar(label, why, scale, _TOP + _ROW * (number + 0.5) + 3, unit)
-    body += text_element((_LEFT + _WIDTH - _RIGHT) / 2, bottom + 34, f"{unit.unit} per {explained[0][1].per}", "mid")
+    body += svg.text((_LEFT + _WIDTH - _RIGHT) / 2, bottom + 34, f"{unit.unit} per {explained[0][1].per}", "mid")
     described = "; ".join(f"{label}: {line_of(why)}" for label, why in explained)
-    return svg_drawing(_WIDTH, bottom + 44, f"Why: {group.workload} on {group.engine}", described, body, name)
+    return svg.drawing(_WIDTH, bottom + 44, f"Why: {group.workload} on {group.engine}", described, body, name)
 
 
 def _bar_ends(why: Explanation) -> tuple[float, float]:
@@ -46,28 +45,22 @@ def _legend(explained: list[tuple[str, Explanation]]) -> str:
     body, x = "", _LEFT
     for name, label in PARTS.items():
         if name in counted:
-            body += f'<g class="{_COLOURS[name]}">{rectangle(x, 6, 12, _HEIGHT)}</g>' + text_element(
-                x + 18, 17, label, "soft"
-            )
+            body += f'<g class="{_COLOURS[name]}">{svg.rectangle(x, 6, 12, _HEIGHT)}</g>'
+            body += svg.text(x + 18, 17, label, "soft")
             x += 40 + 7 * len(label)
     return body
 
 
-def _bar(label: str, why: Explanation, scale: Scale, y: float, unit: Unit) -> str:
+def _bar(label: str, why: Explanation, scale: svg.Scale, y: float, unit: Scale) -> str:
     at, body = {False: 0.0, True: 0.0}, ""
     for part in why.parts.parts:
         grows = part.change.mean > 0
         start, end = at[grows], at[grows] + part.change.mean
         left, right = sorted((scale(start), scale(end)))
         at[grows] = end
-        body += (
-            f'<g class="{_COLOURS[part.name]}">{rectangle(left, y - _HEIGHT / 2, max(0.5, right - left), _HEIGHT)}</g>'
-        )
+        drawn = svg.rectangle(left, y - _HEIGHT / 2, max(0.5, right - left), _HEIGHT)
+        body += f'<g class="{_COLOURS[part.name]}">{drawn}</g>'
     whole = why.parts.whole.mean
-    words = f"{unit.number(whole)} {unit.unit}"
-    return (
-        text_element(_LEFT - 12, y + 4, label, "end", 20)
-        + body
-        + f'<g class="same">{marker_element(scale(whole), y, 3)}</g>'
-        + text_element(_WIDTH - _RIGHT + 14, y + 4, words)
-    )
+    total = f'<g class="same">{svg.marker(scale(whole), y, 3)}</g>'
+    words = svg.text(_WIDTH - _RIGHT + 14, y + 4, f"{unit.number(whole)} {unit.unit}")
+    return "".join((svg.text(_LEFT - 12, y + 4, label, "end", 20), body, total, words))

@@ -56,12 +56,12 @@ def figure_style() -> str:
     )
 
 
-def text_element(x: float, y: float, words: object, kind: str = "", limit: int = 60) -> str:
+def text(x: float, y: float, words: object, kind: str = "", limit: int = 60) -> str:
     """Return a text element; ``words`` are escaped."""
     return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}">{svg_text(words, limit)}</text>'
 
 
-def line_element(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
     """Return a line element."""
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{kind}"/>'
 
@@ -71,7 +71,7 @@ def rectangle(x: float, y: float, width: float, height: float) -> str:
     return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" class="mark"/>'
 
 
-def marker_element(x: float, y: float, shape: int, size: float = 4.5) -> str:
+def marker(x: float, y: float, shape: int, size: float = 4.5) -> str:
     """Return one of four shapes at a position, so that environments differ in more than colour."""
     if shape % 4 == 0:
         return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{size:.1f}" class="mark"/>'
@@ -127,13 +127,12 @@ def x_grid(scale: Scale, values: Iterable[float], top: float, bottom: float, *, 
     """Return a vertical line and its number for each of ``values`` (in units of ``unit``); that of ``base`` is dark."""
     lines = ((scale(value * unit), value) for value in values)
     return "".join(
-        line_element(x, top, x, bottom, "one" if value == base else "grid")
-        + text_element(x, bottom + 16, f"{value:.6g}", "mid soft")
+        line(x, top, x, bottom, "one" if value == base else "grid") + text(x, bottom + 16, f"{value:.6g}", "mid soft")
         for x, value in lines
     )
 
 
-def svg_drawing(width: float, height: float, title: str, description: str, body: str, name: str) -> str:
+def drawing(width: float, height: float, title: str, description: str, body: str, name: str) -> str:
     """Return the svg element; screen readers read its title and description."""
     return (
         f'<svg viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}" role="img" '
@@ -144,16 +143,7 @@ def svg_drawing(width: float, height: float, title: str, description: str, body:
     )
 
 
-def extend_drawing(svg: str, width: float, height: float, more: float, body: str) -> str:
-    """Return a drawing extended by the height ``more``, with ``body`` added."""
-    old, new = (
-        f'viewBox="0 0 {width:.0f} {tall:.0f}" width="{width:.0f}" height="{tall:.0f}"'
-        for tall in (height, height + more)
-    )
-    return f"{svg.replace(old, new, 1).removesuffix('</svg>')}{body}</svg>"
-
-
-def standalone_svg(svg: str) -> str:
+def standalone(svg: str) -> str:
     """Return a figure as a separate file with its own style, and a white background in print."""
     style = f"<style>{palette()}{figure_style()}svg{{background:var(--paper)}}</style>"
     start = svg.index(">") + 1

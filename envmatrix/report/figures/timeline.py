@@ -8,20 +8,11 @@ from functools import partial
 from statistics import median
 
 import numpy as np
-from numpy.typing import NDArray
 
-from envmatrix.report.figures.svg import (
-    COLOURS,
-    Scale,
-    extend_drawing,
-    line_element,
-    marker_element,
-    svg_drawing,
-    text_element,
-    ticks,
-)
+from envmatrix.report.figures import svg
 from envmatrix.report.group import Group
 from envmatrix.report.summary import Summary
+from envmatrix.stats.arrays import Floats
 from envmatrix.stats.measurements import OUTCOMES
 from envmatrix.stats.metrics import TICK_DIGITS, Metric, show_seconds
 from envmatrix.stats.steady_state.startup import Start
@@ -32,7 +23,6 @@ WIDTH, HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 860.0, 316.0, 70.0, 14.0, 28.0, 40
 _MOST_MARKS = 3000
 _MOST_POINTS = 30_000
 _LEGEND_COLUMNS, _LEGEND_LETTERS = 4, 28
-Floats = NDArray[np.float64]
 
 
 def environment_colours(summary: Summary) -> dict[str, int]:
@@ -54,28 +44,28 @@ def axis_title(metric: Metric) -> str:
     return f"{metric.label}, {metric.unit}" if metric.unit and metric.better == "higher" else metric.label
 
 
-def _grid(across: Scale, up: Scale, show: Callable[[float], str]) -> str:
+def _grid(across: svg.Scale, up: svg.Scale, show: Callable[[float], str]) -> str:
     """Return horizontal lines with numbers at the left, and the numbers of the horizontal axis."""
     lines = (
-        line_element(_LEFT, up(value), WIDTH - _RIGHT, up(value), "grid")
-        + text_element(_LEFT - 8, up(value) + 4, show(value), "end soft")
-        for value in ticks(up.low, up.high, 6)
+        svg.line(_LEFT, up(value), WIDTH - _RIGHT, up(value), "grid")
+        + svg.text(_LEFT - 8, up(value) + 4, show(value), "end soft")
+        for value in svg.ticks(up.low, up.high, 6)
     )
-    times = ticks(across.low, across.high, 8)
-    numbers = (text_element(across(value), HEIGHT - _BOTTOM + 18, f"{value:g}", "mid soft") for value in times)
+    times = svg.ticks(across.low, across.high, 8)
+    numbers = (svg.text(across(value), HEIGHT - _BOTTOM + 18, f"{value:g}", "mid soft") for value in times)
     return "".join((*lines, *numbers))
 
 
-def _scales(times: Floats, values: Floats) -> tuple[Scale, Scale]:
+def _scales(times: Floats, values: Floats) -> tuple[svg.Scale, svg.Scale]:
     good = values[np.isfinite(values)]
     low, high = (float(good.min()), float(good.max())) if good.size else (0.0, 1.0)
     margin = (high - low) * 0.06 or abs(high) * 0.05 or 1.0
-    across = Scale(float(times.min()), max(1.0, float(times.max())), _LEFT + 8, WIDTH - _RIGHT - 8)
-    return across, Scale(low - margin, high + margin, HEIGHT - _BOTTOM, _TOP)
+    across = svg.Scale(float(times.min()), max(1.0, float(times.max())), _LEFT + 8, WIDTH - _RIGHT - 8)
+    return across, svg.Scale(low - margin, high + margin, HEIGHT - _BOTTOM, _TOP)
 
 
-def timeline(summary: Summary, group: Group, name: str = "time") -> str:
-    """Return the figure of a group's trials as an svg element; '' without any."""
+def timeline(summary: Summary, group: Group, name: str = "time", *, has_legend: bool = False) -> str:
+    """Return the figure of a group's trials as an svg element; '' without any. In HTML the legend is outside."""
     trials = summary.measured.trials
     names = {row.arm.name for row in group.all_rows}
     arm_rows = [index for index, arm in enumerate(summary.plan.arms) if arm.name in names]
@@ -88,8 +78,8 @@ def timeline(summary: Summary, group: Group, name: str = "time") -> str:
     arm_index, outcome = trials.arm[trial_rows], trials.outcome[trial_rows]
     across, up = _scales(times, values)
     body = _grid(across, up, partial(group.metric.show, digits=TICK_DIGITS))
-    body += text_element(4, 14, axis_title(group.metric), "soft")
-    body += text_element((_LEFT + WIDTH) / 2, HEIGHT - 4, label, "mid soft")
+    body += svg.text(4, 14, axis_title(group.metric), "soft")
+    body += svg.text((_LEFT + WIDTH) / 2, HEIGHT - 4, label, "mid soft")
     colours = environment_colours(summary)
     for index in arm_rows:
         environment = summary.plan.arms[index].environment
@@ -103,28 +93,22 @@ def timeline(summary: Summary, group: Group, name: str = "time") -> str:
             blocks, figures = trials.block[trial_rows[rows]], map(group.metric.show, values[rows])
             titles = (f"{name_text}, block {block}: {text}" for block, text in zip(blocks, figures, strict=True))
             marks = "".join(
-                f"<g>{marker_element(x, y, kind // COLOURS, 4)}<title>{html.escape(title)}</title></g>"
+                f"<g>{svg.marker(x, y, kind // svg.COLOURS, 4)}<title>{html.escape(title)}</title></g>"
                 for (x, y), title in zip(places, titles, strict=True)
             )
-        body += f'<g class="s k{kind % COLOURS} s{kind}">{marks}</g>'
+        body += f'<g class="s k{kind % svg.COLOURS} s{kind}">{marks}</g>'
     y = HEIGHT - _BOTTOM - 6
     for x in map(across, times[outcome != OUTCOMES.index("ok")]):
-        body += line_element(x - 3, y - 3, x + 3, y + 3, "broken") + line_element(x - 3, y + 3, x + 3, y - 3, "broken")
+        body += svg.line(x - 3, y - 3, x + 3, y + 3, "broken") + svg.line(x - 3, y + 3, x + 3, y - 3, "broken")
     title = f"Every trial over time: {group.workload} on {group.engine}"
     description = (
         f"{group.metric.label} of {trial_rows.size} trials in the order they ran; crosses are trials not counted"
     )
-    return svg_drawing(WIDTH, HEIGHT, title, description, body, name)
+    more, legend = _legend(summary, group) if has_legend else (0.0, "")
+    return svg.drawing(WIDTH, HEIGHT + more, title, description, body + legend, name)
 
 
-def time_figure(summary: Summary, group: Group) -> str:
-    """Draw the figure for a separate file, with its legend (in HTML the legend is outside the figure)."""
-    return with_legend(timeline(summary, group), summary, group)
-
-
-def with_legend(figure: str, summary: Summary, group: Group) -> str:
-    """Return a figure of this module's size with the group's legend below it; '' for an empty figure."""
-    return extend_drawing(figure, WIDTH, HEIGHT, *_legend(summary, group)) if figure else ""
+time_figure = partial(timeline, has_legend=True)
 
 
 def _legend(summary: Summary, group: Group) -> tuple[float, str]:
@@ -136,8 +120,8 @@ def _legend(summary: Summary, group: Group) -> tuple[float, str]:
         down, across = divmod(place, _LEGEND_COLUMNS)
         x, y = 12.0 + across * (WIDTH - 12) / _LEGEND_COLUMNS, HEIGHT + 14.0 + 18 * down
         kind = colours[name]
-        entry = marker_element(x, y, kind // COLOURS, 4.5) + text_element(x + 10, y + 4, name, limit=_LEGEND_LETTERS)
-        parts.append(f'<g class="k{kind % COLOURS}">{entry}</g>')
+        entry = svg.marker(x, y, kind // svg.COLOURS, 4.5) + svg.text(x + 10, y + 4, name, limit=_LEGEND_LETTERS)
+        parts.append(f'<g class="k{kind % svg.COLOURS}">{entry}</g>')
     return 10.0 + 18 * -(-len(names) // _LEGEND_COLUMNS), "".join(parts)
 
 
@@ -145,35 +129,34 @@ def _legend(summary: Summary, group: Group) -> tuple[float, str]:
 _HIGHEST = 2.0
 
 
-def step_time_curve(summary: Summary, group: Group, name: str = "start") -> str:
-    """Return the figure of a group's steady-state runs as an svg element; '' without any."""
+def step_time_curve(summary: Summary, group: Group, name: str = "start", *, has_legend: bool = False) -> str:
+    """Return the figure of a group's steady-state runs as an svg element, as ``timeline`` does."""
     names = {row.arm.name for row in group.all_rows}
     shown_starts = [start for start in summary.starts if start.curve and start.arm.name in names]
     if not shown_starts:
         return ""
     steps = [step for start in shown_starts for _, step in start.curve]
     high = min(max(steps), _HIGHEST * median(steps))
-    across = Scale(0.0, max(start.curve[-1][0] for start in shown_starts), _LEFT, WIDTH - _RIGHT)
-    up = Scale(0.9 * min(steps), high * 1.02, HEIGHT - _BOTTOM, _TOP)
+    across = svg.Scale(0.0, max(start.curve[-1][0] for start in shown_starts), _LEFT, WIDTH - _RIGHT)
+    up = svg.Scale(0.9 * min(steps), high * 1.02, HEIGHT - _BOTTOM, _TOP)
     colours = environment_colours(summary)
-    body = text_element(4, 14, "time of a step", "soft")
+    body = svg.text(4, 14, "time of a step", "soft")
     body += _grid(across, up, partial(show_seconds, digits=TICK_DIGITS))
-    body += text_element((_LEFT + WIDTH) / 2, HEIGHT - 4, "seconds since the first step began", "mid soft")
+    body += svg.text((_LEFT + WIDTH) / 2, HEIGHT - 4, "seconds since the first step began", "mid soft")
     body += "".join(_line(start, colours[start.arm.environment], across, up) for start in shown_starts)
     title = f"Step times from the first step on: {group.workload} on {group.engine}"
     description = f"times of the steps of {len(shown_starts)} processes over the seconds since their first step began"
-    return svg_drawing(WIDTH, HEIGHT, title, description, body, name)
+    more, legend = _legend(summary, group) if has_legend else (0.0, "")
+    return svg.drawing(WIDTH, HEIGHT + more, title, description, body + legend, name)
 
 
-def start_figure(summary: Summary, group: Group) -> str:
-    """Draw the figure for a separate file, with its legend (in HTML the legend is outside the figure)."""
-    return with_legend(step_time_curve(summary, group), summary, group)
+start_figure = partial(step_time_curve, has_legend=True)
 
 
-def _line(start: Start, kind: int, across: Scale, up: Scale) -> str:
+def _line(start: Start, kind: int, across: svg.Scale, up: svg.Scale) -> str:
     points = " ".join(f"{across(seconds):.1f},{up(step):.1f}" for seconds, step in start.curve)
     shapes = f'<polyline points="{points}" class="thin"/>'
     steady = start.steady
     if steady and steady.seconds is not None and steady.step_s is not None:
-        shapes += marker_element(across(steady.seconds), up(steady.step_s), kind // COLOURS)
-    return f'<g class="s k{kind % COLOURS} s{kind}">{shapes}</g>'
+        shapes += svg.marker(across(steady.seconds), up(steady.step_s), kind // svg.COLOURS)
+    return f'<g class="s k{kind % svg.COLOURS} s{kind}">{shapes}</g>'

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from markupsafe import Markup
 
 from envmatrix.report.figures.forest import NARROW, WIDE, ForestRow, ForestTexts, draw_forest, steady_row
 from envmatrix.report.formats.html_file import page_environment, page_values
 from envmatrix.report.formatting import format_bounds, format_ratio
-from envmatrix.report.tables.atlas import (
-    atlas_headline,
-    atlas_tables,
-    exceptions,
-    general_table,
-    machine_name,
-    machine_table,
-    said,
-    signature_groups,
-    table_title,
-    what_holds,
-)
-from envmatrix.report.tables.plain import PlainTable
+from envmatrix.report.tables import atlas as tables
 from envmatrix.stats.effects import verdict_of
 from envmatrix.stats.meta_analysis.atlas import Atlas, AtlasRow, MachineEffect
 
@@ -29,44 +19,23 @@ _MOST_NAMED = 30
 _LAYOUTS = {"wide": replace(WIDE, right=150.0, letters=40), "narrow": replace(NARROW, letters=28)}
 
 
-@dataclass(frozen=True)
-class AtlasSection:
-    """One table of an atlas; ``holds`` has (environment, its levels, what holds in general).
-
-    ``figures`` are ``wide`` and ``narrow``, none if every effect is left out; ``nameless``: too many machines to name.
-    """
-
-    title: str
-    holds: tuple[tuple[str, str, str], ...]
-    exceptions: tuple[str, ...]
-    figures: Mapping[str, str]
-    nameless: bool
-    general: PlainTable | None
-    machines: PlainTable
-
-
-def _section(number: int, rows: Sequence[AtlasRow]) -> AtlasSection:
-    from markupsafe import Markup  # the figure escapes every text inside it
-
-    title = table_title(rows)
-    holds = tuple((row.first.environment, _levels(row), what_holds(row)) for row in rows if row.general)
+def _figures(number: int, rows: Sequence[AtlasRow]) -> dict[str, Markup]:
+    """Return the figures of a table for a ``wide`` and a ``narrow`` screen; none if every effect is left out."""
+    holds = (f"{row.first.environment}: {tables.what_holds(row)}" for row in rows if row.general)
     texts = ForestTexts(
-        title=f"Each environment on each machine: {title}",
+        title=f"Each environment on each machine: {tables.table_title(rows)}",
         axis=f"ratio to {rows[0].first.reference}",
-        worse=said(rows[0], "slower"),
-        better=said(rows[0], "faster"),
+        worse=tables.said(rows[0], "slower"),
+        better=tables.said(rows[0], "faster"),
         second="below them, later steps" if any(row.later for row in rows) else "",
-        description="; ".join(f"{name}: {sentence}" for name, _, sentence in holds)
-        or "each environment on one machine",
+        description="; ".join(holds) or "each environment on one machine",
     )
     drawn = [forest_row for row in rows for forest_row in _forest_rows(row)]
     layouts = _LAYOUTS if any(row.machines for row in rows) else {}
-    figures = {
-        screen: Markup(draw_forest(drawn, texts, f"{screen}{number}", layout))  # noqa: S704
+    return {
+        screen: Markup(draw_forest(drawn, texts, f"{screen}{number}", layout))  # noqa: S704 - it escapes every text
         for screen, layout in layouts.items()
     }
-    told, nameless = tuple(exceptions(rows)), any(map(_is_thin, rows))
-    return AtlasSection(title, holds, told, figures, nameless, general_table(rows), machine_table(rows))
 
 
 def _levels(row: AtlasRow) -> str:
@@ -97,7 +66,7 @@ def _is_thin(row: AtlasRow) -> bool:
 
 
 def _machine_row(one: MachineEffect, *, is_thin: bool) -> ForestRow:
-    effect, name = one.effect, machine_name(one)
+    effect, name = one.effect, tables.machine_name(one)
     words = f"{format_ratio(effect.ratio)}  ({format_bounds(effect.low, effect.high)})"
     interval, hint = (effect.low, effect.high), f"{name}: {words}"
     return ForestRow(name, words, effect.verdict, effect.ratio, interval, hint=hint, thin=is_thin)
@@ -105,8 +74,9 @@ def _machine_row(one: MachineEffect, *, is_thin: bool) -> ForestRow:
 
 def to_html(atlas: Atlas) -> str:
     """Return the page; it has no script, and escapes all texts, which come from other people."""
-    sections = [_section(number, rows) for number, rows in enumerate(atlas_tables(atlas), 1)]
-    return page_environment().get_template("atlas.html.j2").render(
-        headline=atlas_headline(atlas), sections=sections, signatures=signature_groups(atlas),
-        left_out=atlas.unreadable, **page_values(0),
-    )  # fmt: skip
+    sections = [(rows, _figures(number, rows)) for number, rows in enumerate(tables.atlas_tables(atlas), 1)]
+    return (
+        page_environment()
+        .get_template("atlas.html.j2")
+        .render(atlas=atlas, tables=tables, sections=sections, levels=_levels, is_thin=_is_thin, **page_values(0))
+    )

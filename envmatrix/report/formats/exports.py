@@ -13,13 +13,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from envmatrix.errors import InputError, suggestion
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm
 from envmatrix.report.catalog import BuiltIn, draw_figure
-from envmatrix.report.figures.svg import standalone_svg
+from envmatrix.report.figures import svg
 from envmatrix.report.figures.svg_to_pdf import to_pdf
 from envmatrix.report.formats.html_file import to_html
 from envmatrix.report.formats.json_file import to_summary_json
@@ -28,7 +27,8 @@ from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.formats.openmetrics import to_openmetrics
 from envmatrix.report.summary import Summary
 from envmatrix.report.tables.columns import effect_values, value_names
-from envmatrix.stats.measurements import OUTCOMES, WORK_COLUMNS, Floats, Integers
+from envmatrix.stats.arrays import Bools, Floats, Integers
+from envmatrix.stats.measurements import OUTCOMES, WORK_COLUMNS
 from envmatrix.stats.metrics import METRICS, OWN_COLUMN_PREFIXES, THROUGHPUT, Metric
 from envmatrix.stats.primary_metric import own_metrics
 from envmatrix.stats.step_account import COLUMNS
@@ -82,7 +82,7 @@ def _columns(summary: Summary, arrow: Any) -> Iterator[tuple[Any, object]]:
         yield arrow.field(name, arrow.float64()), _values(measured.table[name], trials.arm, block_index, ok)
 
 
-def _values(table: Floats, arm: Integers, block_index: Integers, ok: NDArray[np.bool_]) -> Floats:
+def _values(table: Floats, arm: Integers, block_index: Integers, ok: Bools) -> Floats:
     return np.where(ok, table[arm, block_index], np.nan) if arm.size else np.zeros(0)
 
 
@@ -196,7 +196,7 @@ def pyperf_json(summary: Summary, environment: str) -> str:
 
 def figure_svg(summary: Summary, kind: str, group: int = 0) -> str:
     """Return a figure as an SVG file; ``kind`` is a key of FIGURES, ``group`` the index of a workload and engine."""
-    return standalone_svg(_group_figure(summary, kind, group))
+    return svg.standalone(_group_figure(summary, kind, group))
 
 
 def figure_pdf(summary: Summary, kind: str, group: int = 0) -> bytes:
@@ -218,12 +218,7 @@ def _group_figure(summary: Summary, kind: str, group: int) -> str:
 
 
 #: Factories of the formats, for the catalog.
-json_report = partial(
-    BuiltIn,
-    lambda summary, _: to_summary_json(summary),
-    "json",
-    "summary.json",
-)
+json_report = partial(BuiltIn, lambda summary, _: to_summary_json(summary), "json", "summary.json")
 markdown_report = partial(BuiltIn, lambda summary, _: to_markdown(summary), "markdown", "report.md")
 html_report = partial(BuiltIn, lambda summary, _: to_html(summary), "html", "report.html")
 csv_report = partial(BuiltIn, lambda summary, _: effects_csv(summary), "csv")

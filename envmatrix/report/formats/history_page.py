@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from markupsafe import Markup
+
 from envmatrix.plan.schedule import CONTROL
 from envmatrix.report.figures.history import Curve, Frame, RunKey, figure, mean_marks, ratio_marks, run_order_key
 from envmatrix.report.figures.timeline import axis_title
@@ -15,16 +17,7 @@ from envmatrix.report.formatting import format_count
 from envmatrix.report.tables.history import changes_summary, series_columns, series_metric, short_run_legend
 from envmatrix.stats.history import History, Series, series_group
 from envmatrix.stats.inference.change_points import MIN_RUNS
-
-_METHOD = (
-    "binary segmentation (Scott & Knott 1974) on the logs of each environment's ratio to the baseline of the same run, "
-    "in which the machine cancels; of the control, a second copy of the baseline, on its means, which are the "
-    "machine's own. A split must fit better than it does in 95.5 % of other orders of the same runs, more for several "
-    f"environments (Bonferroni); at least three runs a level, {MIN_RUNS} or more in all. The "
-    "factor of a change is the mean of the runs since over that of those before, without an interval: the place was "
-    "picked where they differ most, so that it is rather too far from 1. Above 1 is better for an environment; the "
-    "control's is that of the metric itself, so that of a time more is slower. An interval is that of its run alone."
-)
+from envmatrix.stats.metrics import Metric
 
 
 @dataclass(frozen=True)
@@ -45,13 +38,11 @@ class HistoryView:
     """
 
     title: str
-    label: str
-    axis: str
+    metric: Metric
     series: tuple[Series, ...]
     figure: str
     machine: str
     by_ratio: bool
-    legend: tuple[tuple[int, str], ...]
     updates: tuple[Update, ...]
 
 
@@ -62,8 +53,6 @@ def history_views(history: History) -> list[HistoryView]:
 
 
 def _history_view(number: int, group: tuple[str, ...], series: tuple[Series, ...]) -> HistoryView:
-    from markupsafe import Markup  # the figure escapes every text inside it
-
     host, workload, engine, schedule, _ = group
     metric = series_metric(*series)
     title = ", ".join(filter(None, (f"{workload} on {engine}", schedule, host)))
@@ -79,9 +68,8 @@ def _history_view(number: int, group: tuple[str, ...], series: tuple[Series, ...
     machine_figure = figure(of_mean, means) if ratios else ""
     if len(runs) < 2:  # the table has more information than a single point
         main_figure = machine_figure = ""
-    legend = tuple((kind, curve.environment) for kind, curve in enumerate(series))
     figures = Markup(main_figure), Markup(machine_figure)  # noqa: S704
-    return HistoryView(title, metric.label, axis_title(metric), series, *figures, bool(ratios), legend, updates)
+    return HistoryView(title, metric, series, *figures, bool(ratios), updates)
 
 
 def _updates(series: Sequence[Series]) -> Iterator[Update]:
@@ -109,8 +97,8 @@ def to_html(history: History, results: str | None = None) -> str:
         return quote(f"{results}/{run}/report.html", errors="replace") if results is not None else ""
 
     return page_environment().get_template("history.html.j2").render(
-        history=history, views=shown_views, columns=series_columns("html"), method=_METHOD, report=report,
+        history=history, views=shown_views, columns=series_columns("html"), axis=axis_title, report=report,
+        fewest=MIN_RUNS, short=short_run_legend(history),
         headline=f"{format_count(history.runs, 'run')} on {format_count(hosts, 'host')}: {changes_summary(history)}.",
-        short=short_run_legend(history),
         **page_values(max((len(view.series) for view in shown_views), default=0)),
     )  # fmt: skip

@@ -8,35 +8,25 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from markupsafe import Markup, escape
+
 from envmatrix.plan import shown_name
 from envmatrix.plan.environment import Environment
-from envmatrix.report.attribution import (
-    attribution_title,
-    cumulative_title,
-    cumulative_waterfall_rows,
-    unproved_gain_note,
-    waterfall,
-    waterfall_rows,
-)
+from envmatrix.report.attribution import unproved_gain_note, waterfalls
 from envmatrix.report.explanation import PARTS_NOTE, line_of, reasons_of, whys
+from envmatrix.report.figures import svg
 from envmatrix.report.figures.forest import NARROW, forest
 from envmatrix.report.figures.heat_map import heat_map, heat_style
 from envmatrix.report.figures.part_bars import part_bars
-from envmatrix.report.figures.svg import COLOURS, figure_style, marker_element, palette
 from envmatrix.report.figures.timeline import environment_colours, step_time_curve, timeline
 from envmatrix.report.formatting import format_bounds, format_count, format_decided_ratio, format_p_value, format_ratio
-from envmatrix.report.glossary import code_markup, glossary_words, link_words
-from envmatrix.report.group import Group, Row, use_command
-from envmatrix.report.summary import Summary
-from envmatrix.report.tables.columns import Column, columns_of
+from envmatrix.report.group import Group, Row, scaling_sentence, use_command
+from envmatrix.report.summary import Summary, glossary_words
+from envmatrix.report.tables.columns import Column, Medium, columns_of
 from envmatrix.report.tables.evidence import evidence_table
-from envmatrix.report.tables.plain import PlainTable, node_table
-from envmatrix.report.tables.scaling import scaling_sentence
-from envmatrix.report.tables.starts import starts_note
-from envmatrix.report.tables.workloads import ENGINES_NOTE, WORKLOADS_NOTE
-from envmatrix.stats.attribution.main_effects import Attribution
+from envmatrix.report.tables.plain import node_table
 from envmatrix.stats.effects import DISQUALIFYING_FLAGS
-from envmatrix.stats.inference.moderated_variance import LEAST_UNITS
+from envmatrix.stats.inference.maxt import LEAST_UNITS
 from envmatrix.stats.measurements import OUTCOMES
 from envmatrix.stats.nodes import NODES_NOTE
 from envmatrix.stats.observed_host import observed_host
@@ -65,27 +55,44 @@ def _classes(column: Column, main: frozenset[str], is_name: bool = False) -> str
     return f"{kind} {'' if column.name in main else 'more'}".strip()
 
 
+def link_words(text: str, words: tuple[str, ...]) -> Markup:
+    """Return a cell as markup, in which the comma-separated parts that are in ``words`` link to their explanation."""
+    parts = [
+        Markup('<a class="word" href="#word-{0}">{0}</a>').format(part) if part in words else escape(part)
+        for part in printable_line(text).split(", ")
+    ]
+    return Markup(", ").join(parts)
+
+
+def code_markup(text: str) -> Markup:
+    """Return a sentence as markup, with text between backticks as code."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # an unpaired backtick: part of the text
+        return escape(text)
+    markup = [Markup("<code>{}</code>").format(part) if index % 2 else escape(part) for index, part in enumerate(parts)]
+    return Markup("").join(markup)
+
+
+def _as_text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+#: Filters of the templates; most have the name of their function.
 _FILTERS = {
     "clean": printable_text,
     "one_line": printable_line,
-    "ratio": format_ratio,
-    "p_value": format_p_value,
-    "heat": heat_style,
-    "bounds": format_bounds,
-    "unproved": unproved_gain_note,
+    "as_text": _as_text,
     "barred": lambda effect: not DISQUALIFYING_FLAGS.isdisjoint(effect.flags),
-    "linked": link_words,
-    "coded": code_markup,
-    "scaled": scaling_sentence,
-    "sure_ratio": format_decided_ratio,
-    "shown": shown_name,
-    "count": format_count,
     "what": _describe,
     "kind": _classes,
     "use_command": lambda group, summary: use_command(group, summary.run),
-    "whys": whys,
-    "why_line": line_of,
-    "why_reasons": reasons_of,
+    **{
+        function.__name__: function
+        for function in (
+            *(format_bounds, format_count, format_decided_ratio, format_p_value, format_ratio, shown_name, heat_style),
+            *(link_words, code_markup, unproved_gain_note, scaling_sentence, whys, line_of, reasons_of),
+        )
+    },
 }
 #: The columns that are shown at first; a switch shows the others.
 _MAIN_COLUMNS = frozenset(
@@ -99,9 +106,9 @@ _ORDERS: Mapping[str, Callable[[Row], float | None]] = {
 }
 
 
-def _group_table(group: Group) -> dict[str, object]:
+def group_table(group: Group, medium: Medium = "html") -> dict[str, object]:
     """Return the columns with their headings, the rows with their cells, and the orders of the rows."""
-    columns = columns_of(group, "html")
+    columns = columns_of(group, medium)
     return {
         "columns": [(column, column.heading(group)) for column in columns],
         "rows": [(row, [(column, column.cell_of(row, group)) for column in columns]) for row in group.all_rows],
@@ -121,14 +128,12 @@ def _orders(rows: tuple[Row, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 def page_values(kinds: int) -> dict[str, object]:
     """Return the template values that every page needs; ``kinds`` is the number of legend colours and marks."""
-    from markupsafe import Markup
 
     def legend_mark(kind: int) -> Markup:
-        return Markup(marker_element(6, 6, kind // COLOURS, 4.5))  # noqa: S704
+        return Markup(svg.marker(6, 6, kind // svg.COLOURS, 4.5))  # noqa: S704
 
-    return {
-        "palette": Markup(palette()), "figure_style": Markup(figure_style()), "kinds": kinds, "mark": legend_mark,  # noqa: S704
-    }  # fmt: skip
+    styles = {"palette": Markup(svg.palette()), "figure_style": Markup(svg.figure_style())}  # noqa: S704
+    return {**styles, "kinds": kinds, "mark": legend_mark}
 
 
 def page_environment() -> Templates:
@@ -146,26 +151,6 @@ def page_environment() -> Templates:
     return environment
 
 
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def provenance(summary: Summary) -> list[tuple[str, str]]:
-    """Return the data needed to judge and repeat the run, as (name, value)."""
-    run = summary.run
-    rows = [
-        ("run", run.name), ("created", run.created), ("design", run.plan.design), ("launcher", run.launcher),
-        ("seed", str(run.plan.seed)), ("matrix", run.matrix_digest), ("benchmark", run.bench_digest),
-    ]  # fmt: skip
-    rows += [("schedule", summary.schedule)] if summary.schedule else []
-    host = {key: value for key, value in asdict(observed_host(run.host, summary.measured)).items() if value is not None}
-    rows += [("processor", summary.processors)] if summary.processors else []
-    rows += [(f"host {key}", _text(value)) for key, value in host.items() if key != "cpu_model"]
-    rows += [(f"version of {key}", str(value)) for key, value in run.versions.items()]
-    rows += [(change.what, change.text()) for change in run.history]
-    return rows
-
-
 def _settings_text(environment: Environment) -> str:
     variables = environment.variables.items()
     lines = [f"{name}={value}" if value is not None else f"# {name} is absent" for name, value in variables]
@@ -175,21 +160,13 @@ def _settings_text(environment: Environment) -> str:
     return "\n".join([*head, *([f"# preload: {' '.join(files)}"] if files else []), *lines])
 
 
-def _trials_line(summary: Summary) -> str:
-    ok = summary.outcomes.get("ok", 0)
-    blocks = len(summary.measured.blocks)
-    return f"{format_count(summary.trials, 'trial')} in {format_count(blocks, 'block')}, {ok:,} ok."
-
-
 def _reproduce_commands(summary: Summary) -> str:
     command = summary.run.command or ("bench", summary.plan.design, "--seed", str(summary.plan.seed))
     return "\n".join(shlex.join(("envmatrix", *words)) for words in (command, ("report", summary.run.name)))
 
 
 def _figures(summary: Summary) -> list[dict[str, str]]:
-    """Return the figures of each group, as markup."""
-    from markupsafe import Markup  # the figure escapes every text inside it
-
+    """Return the figures of each group, as markup: a figure escapes every text inside it."""
     svg_texts = (
         {
             "forest": forest(group, f"f{n}"),
@@ -203,42 +180,17 @@ def _figures(summary: Summary) -> list[dict[str, str]]:
     return [{name: Markup(text) for name, text in figures.items()} for figures in svg_texts]  # noqa: S704
 
 
-def _attribution_figures(summary: Summary) -> list[tuple[str, str, Attribution | None]]:
-    """Return (title, waterfall, attribution) of each factorial and each cumulative design."""
-    from markupsafe import Markup
-
-    figures: list[tuple[str, str, Attribution | None]] = []
-    for number, item in enumerate(summary.attributions):
-        title = attribution_title(item)
-        figures.append((title, waterfall(waterfall_rows(item), title, f"w{number}") if item.shares else "", item))
-    for number, (name, steps) in enumerate(summary.cumulative.items()):
-        title = cumulative_title(name)
-        figures.append((title, waterfall(cumulative_waterfall_rows(steps), title, f"l{number}"), None))
-    return [(title, Markup(figure), item) for title, figure, item in figures]  # noqa: S704
-
-
-def _plain_tables(summary: Summary) -> list[tuple[str, str, str, PlainTable | None]]:
-    """Return (id, title, caption, table) of the tables without special formatting."""
-    workloads_note = f"{WORKLOADS_NOTE} They describe the workloads; environments are compared above."
-    ratio_note = "Ratios above 1 are better, whichever way the number counts."
-    return [
-        ("own", "Further metrics", ratio_note, summary.own_table),
-        ("engines", "What the engines cost", ENGINES_NOTE, summary.engine_table),
-        ("starts", "Start and steady state", starts_note(summary.start_table), summary.start_table),
-        ("workloads", "Workloads", workloads_note, summary.workload_table),
-    ]
-
-
 def to_answer_html(summary: Summary) -> str:
     """Return the answers and tables as HTML without styles, for a page that has its own, such as a notebook."""
-    tables = [_group_table(group) for group in summary.groups]
+    tables = [group_table(group) for group in summary.groups]
     template = page_environment().get_template("answer.html.j2")
     return template.render(summary=summary, main=_MAIN_COLUMNS, symbols=SYMBOLS, tables=tables)
 
 
 def to_html(summary: Summary) -> str:
     """Return report.html."""
-    colours = environment_colours(summary)
+    colours, divided = environment_colours(summary), waterfalls(summary.attributions, summary.cumulative)
+    host = asdict(observed_host(summary.run.host, summary.measured))
     template = page_environment().get_template("report.html.j2")
     return template.render(
         summary=summary,
@@ -246,17 +198,15 @@ def to_html(summary: Summary) -> str:
         figures=_figures(summary),
         colours=colours,
         symbols=SYMBOLS,
-        tables=[_group_table(group) for group in summary.groups],
+        tables=[group_table(group) for group in summary.groups],
         outcome_names=OUTCOMES,
         evidence=evidence_table(summary),
         cancels=NODES_NOTE,
         parts_note=PARTS_NOTE,
         node_table=node_table,
-        plain_tables=_plain_tables(summary),
-        attributed=_attribution_figures(summary),
+        attributed=[(title, Markup(figure), item) for title, figure, item in divided],  # noqa: S704
         heat=heat_map(summary),
-        provenance=provenance(summary),
-        trials_line=_trials_line(summary),
+        host={key: value for key, value in host.items() if value is not None and key != "cpu_model"},
         reproduce=_reproduce_commands(summary),
         words=glossary_words(summary),
         meanings=TOPICS,

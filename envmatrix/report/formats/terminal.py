@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
@@ -15,26 +15,23 @@ from rich.text import Text
 from envmatrix.report.attribution import attribution_sections
 from envmatrix.report.explanation import PARTS_NOTE, line_of, reasons_of, whys
 from envmatrix.report.formatting import format_count, format_interval, format_ratio, list_names
-from envmatrix.report.glossary import glossary_sentence
-from envmatrix.report.group import Group, use_command
-from envmatrix.report.summary import Summary
+from envmatrix.report.group import Group, scaling_sentence, use_command
+from envmatrix.report.summary import Summary, glossary_sentence
 from envmatrix.report.tables.columns import Column, columns_of
-from envmatrix.report.tables.plain import PlainTable, TableSection
-from envmatrix.report.tables.scaling import scaling_sentence
-from envmatrix.report.tables.workloads import ENGINES_NOTE, WORKLOADS_NOTE
+from envmatrix.report.tables.plain import TableSection
 from envmatrix.results import Run
 from envmatrix.stats.effects import Verdict
 from envmatrix.system.printable import printable_line, printable_text
 
 _STYLE: Mapping[Verdict, str] = {"faster": "green", "slower": "red", "same": "", "undecided": "yellow"}
+#: The columns of a table, each with its title first.
+_Columns = Sequence[tuple[str, ...]]
 _MOST_OPERATORS = 5
 _MOST_WARNINGS = 3
 #: Widths to which texts are folded at first, and at the least.
 _FOLDED, _LEAST = 24, 11
 #: Columns up to this rank are dropped before texts are folded to the least width.
 _FIRST_TO_GO = 2
-_ENGINES = "This table shows what the engines cost."
-_WORKLOADS = "This table describes the workloads, each in its first environment."
 
 
 @dataclass(frozen=True)
@@ -120,23 +117,16 @@ def _why(group: Group) -> list[RenderableType]:
     return [Text(), Text(PARTS_NOTE, style="italic"), grid]
 
 
-def _transposed(plain_table: PlainTable) -> PlainTable:
-    """Return the table with its rows as columns."""
-    columns = list(zip(plain_table.head, *plain_table.rows, strict=True))
-    return PlainTable(columns[0], tuple(columns[1:]))
-
-
-def _natural_width(plain_table: PlainTable) -> int:
-    columns = zip(plain_table.head, *plain_table.rows, strict=True)
+def _natural_width(columns: _Columns) -> int:
     return 1 + sum(3 + max(map(len, column)) for column in columns)
 
 
-def _column_widths(plain_table: PlainTable, width: int) -> list[int]:
+def _column_widths(all_columns: _Columns, width: int) -> list[int]:
     """Return the widths of the columns; if the table is too wide, names are folded first, then titles."""
-    names, *columns = zip(plain_table.head, *plain_table.rows, strict=True)
+    names, *columns = all_columns
     name_width = max(map(len, names))
     bodies = [max(map(len, column[1:]), default=1) for column in columns]
-    if _natural_width(plain_table) > width:
+    if _natural_width(all_columns) > width:
         name_width = min(name_width, _FOLDED)
     room = max(0, width - 4 - name_width - sum(body + 3 for body in bodies)) // max(1, len(bodies))
     return [
@@ -147,17 +137,15 @@ def _column_widths(plain_table: PlainTable, width: int) -> list[int]:
 
 def _render_section(section: TableSection, width: int) -> Iterator[RenderableType]:
     """Yield the title, the table and the notes; a table that is too wide has its rows as columns if they fit."""
-    plain_table = PlainTable(
-        tuple(printable_line(name, 60) for name in section.table.head),
-        tuple(tuple(printable_line(cell, 60) for cell in row) for row in section.table.rows),
-    )
-    if _natural_width(plain_table) > width and _natural_width(_transposed(plain_table)) <= width:
-        plain_table = _transposed(plain_table)
+    rows = [tuple(printable_line(cell, 60) for cell in row) for row in (section.table.head, *section.table.rows)]
+    columns = list(zip(*rows, strict=True))
+    if _natural_width(columns) > width and _natural_width(rows) <= width:
+        rows, columns = columns, rows
     table = Table(box=SIMPLE_HEAD, padding=(0, 1))
-    for number, (name, size) in enumerate(zip(plain_table.head, _column_widths(plain_table, width), strict=True)):
-        table.add_column(Text(name), justify="right" if number else "left", overflow="fold", max_width=size)
-    for row in plain_table.rows:
-        table.add_row(*(Text(cell) for cell in row))
+    for number, (column, size) in enumerate(zip(columns, _column_widths(columns, width), strict=True)):
+        table.add_column(Text(column[0]), justify="right" if number else "left", overflow="fold", max_width=size)
+    for row in rows[1:]:
+        table.add_row(*map(Text, row))
     yield from (Text(printable_text(section.title), style="italic"), table)
     yield from (Text(printable_text(note)) for note in section.notes)
 
@@ -172,13 +160,9 @@ def _sections(summary: Summary, width: int) -> Iterator[RenderableType]:
 
 
 def _further_tables(summary: Summary, width: int) -> Iterator[RenderableType]:
-    for title, table in (
-        ("further metrics (ratio above 1: better than the reference)", summary.own_table),
-        (f"{_ENGINES} {ENGINES_NOTE}", summary.engine_table),
-        (f"{_WORKLOADS} {WORKLOADS_NOTE}", summary.workload_table),
-    ):
-        if table:
-            yield from _render_section(TableSection(title, table, ()), width)
+    for further in summary.tables.values():
+        if further.in_terminal:
+            yield from _render_section(TableSection(further.in_terminal, further.table, ()), width)
 
 
 def _warning_lines(summary: Summary, most: int | None = None) -> list[Text]:

@@ -14,8 +14,7 @@ from rich.text import Text
 from envmatrix.report.formatting import NONE, format_bounds, format_count, format_ratio
 from envmatrix.report.tables.plain import PlainTable
 from envmatrix.results.atlas import ProcessorFacts, StoredEffect
-from envmatrix.stats.meta_analysis.atlas import Atlas, AtlasRow, MachineEffect, table_key
-from envmatrix.stats.meta_analysis.atlas_advice import Advice, Prediction
+from envmatrix.stats.meta_analysis.atlas import Advice, Atlas, AtlasRow, MachineEffect, Prediction, table_key
 from envmatrix.stats.meta_analysis.random_effects import FEWEST_MACHINES, RandomEffects
 from envmatrix.stats.metrics import METRICS, THROUGHPUT
 from envmatrix.system.printable import printable_line
@@ -78,12 +77,8 @@ def signature_groups(atlas: Atlas) -> dict[str, list[str]]:
 
 def machine_table(rows: Sequence[AtlasRow]) -> PlainTable:
     """Return the table with each environment on each machine."""
-    head = (*_MACHINE_HEAD, *_later_head(rows))
+    head = (*_MACHINE_HEAD, *(_LATER_HEAD if any(row.later for row in rows) else ()))
     return PlainTable(head, tuple(cells for row in rows for cells in _machine_cells(row, len(head))))
-
-
-def _later_head(rows: Sequence[AtlasRow]) -> tuple[str, ...]:
-    return _LATER_HEAD if any(row.later for row in rows) else ()
 
 
 def _machine_cells(row: AtlasRow, columns: int) -> Iterator[tuple[str, ...]]:

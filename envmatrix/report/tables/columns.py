@@ -23,6 +23,7 @@ from envmatrix.report.formatting import (
 from envmatrix.report.group import Group, Row
 from envmatrix.report.headline import energy_text, interval_text, money_text, reason
 from envmatrix.report.summary import Summary
+from envmatrix.stats.attribution.step_parts import Interval
 from envmatrix.stats.effects import Effect, Flag, Verdict
 from envmatrix.stats.metrics import show_bytes
 from envmatrix.stats.quality.failures import BROKEN_OUTCOMES
@@ -92,16 +93,38 @@ def _environment(row: Row, group: Group) -> Cell:
     return Cell(row.arm.environment, f"against {reference_name(effect)}")
 
 
-def _speed_up(row: Row, _group: Group) -> Cell:
-    return Cell(format_speed_up(row.effect) if row.effect else "1")
+def _of_effect(show: Callable[[Effect], str], without: str = "") -> Callable[[Row, Group], Cell]:
+    """Return what shows something of a row's effect, or the text of a row ``without`` one."""
+    return lambda row, _group: Cell(show(row.effect) if row.effect else without)
 
 
-def _interval(row: Row, _group: Group) -> Cell:
-    return Cell(format_interval(row.effect) if row.effect else "")
+def _of_row(name: str, show: Callable[[float], str]) -> Callable[[Row, Group], Cell]:
+    """Return what shows a number of a row, or a dash if it is not known."""
+
+    def cell(row: Row, _group: Group) -> Cell:
+        number = getattr(row, name)
+        return Cell(NONE if number is None else show(number))
+
+    return cell
 
 
-def _p(row: Row, _group: Group) -> Cell:
-    return Cell(format_p_value(row.effect.p) if row.effect else "")
+def _figure(name: str, found: Callable[[Row], object]) -> Callable[[Row, Effect], Value]:
+    """Return what gives an attribute of what is ``found`` of a row; None if that is nothing, or of another metric."""
+
+    def value(row: Row, effect: Effect) -> Value:
+        figure: Value = getattr(found(row), name, None) if effect.primary else None
+        return figure
+
+    return value
+
+
+def _change_of_part(name: str) -> Callable[[Row], Interval | None]:
+    """Return what gives the change of a part of a step."""
+    return lambda row: getattr(row.why and row.why.parts.part(name), "change", None)
+
+
+def _bound(ratio: float | None) -> str:
+    return "" if ratio is None else format_ratio(ratio)
 
 
 def _verdict(row: Row, group: Group) -> Cell:
@@ -137,18 +160,6 @@ def _metric_title(group: Group) -> str:
     return f"{group.metric.label} ({unit})" if unit and unit != "s" else group.metric.label
 
 
-def _memory(row: Row, _group: Group) -> Cell:
-    return Cell(NONE if row.memory is None else show_bytes(row.memory))
-
-
-def _memory_ratio(row: Row, _group: Group) -> Cell:
-    return Cell(format_ratio(row.memory_effect.ratio) if row.memory_effect else "")
-
-
-def _has_energy(group: Group) -> bool:
-    return any(row.cost and row.cost.energy_j is not None for row in group.all_rows)
-
-
 def _blocks(row: Row, _group: Group) -> Cell:
     return Cell(str(row.effect.blocks if row.effect else row.outcomes.get("ok", 0)))
 
@@ -161,70 +172,8 @@ def _failed(row: Row, _group: Group) -> Cell:
     return Cell(f"{_broken(row)} of {_broken(row) + row.outcomes.get('ok', 0)}")
 
 
-def _worst(row: Row, _group: Group) -> Cell:
-    return Cell(format_ratio(row.effect.worst) if row.effect and row.effect.worst is not None else "")
-
-
-def _best(row: Row, _group: Group) -> Cell:
-    return Cell(format_ratio(row.effect.best) if row.effect and row.effect.best is not None else "")
-
-
-def _reference_failed(group: Group) -> bool:
-    return any(row.effect is not None and row.effect.best is not None for row in group.all_rows)
-
-
-def _cv(row: Row, _group: Group) -> Cell:
-    return Cell(NONE if row.cv is None else f"{row.cv:.1%}")
-
-
 def _slow(row: Row, _group: Group) -> Cell:
     return Cell(f"{row.slow.count} of {row.slow.trials}, {row.slow.slowdown_text}" if row.slow else "")
-
-
-def _slow_count(row: Row, effect: Effect) -> int:
-    return row.slow.count if row.slow and effect.primary else 0
-
-
-def has_slow(group: Group) -> bool:
-    """Return whether any environment of a group has outliers."""
-    return any(row.slow for row in group.all_rows)
-
-
-def has_failed(group: Group) -> bool:
-    """Return whether any run in a group failed."""
-    return any(_broken(row) for row in group.all_rows)
-
-
-def _accuracy(row: Row, _group: Group) -> Cell:
-    return Cell(NONE if row.accuracy is None else f"{row.accuracy:.1%}")
-
-
-def _reference_value(row: Row, _group: Group) -> Cell:
-    return Cell(row.reference_value or NONE)
-
-
-def has_reference_value(group: Group) -> bool:
-    """Return whether any row of a group has a published figure for comparison."""
-    return any(row.reference_value for row in group.all_rows)
-
-
-def _disturbed(row: Row, _group: Group) -> Cell:
-    return Cell(NONE if row.disturbed is None else f"{row.disturbed:.0%}")
-
-
-def _was_disturbed(group: Group) -> bool:
-    return any((row.disturbed or 0.0) >= _LEAST_CONTENTION for row in group.all_rows)
-
-
-def _part(name: str, end: str) -> Callable[[Row, Effect], Value]:
-    """Return what gives one end of a part of the difference of a step, in seconds."""
-
-    def value(row: Row, effect: Effect) -> Value:
-        part = row.why.parts.part(name) if row.why and effect.primary else None
-        end_value: float | None = getattr(part.change, end) if part else None
-        return end_value
-
-    return value
 
 
 def _steady(row: Row, group: Group) -> Cell:
@@ -241,18 +190,13 @@ def _steady_title(group: Group) -> str:
     return f"{ratio}, {next(row.steady.seconds for row in group.rows if row.steady)}"
 
 
-def _of_steady(name: str) -> Callable[[Row, Effect], Value]:
-    """Return what gives a figure of an effect in the steady state."""
-
-    def value(row: Row, effect: Effect) -> Value:
-        figure: Value = getattr(row.steady, name) if row.steady and effect.primary else None
-        return figure
-
-    return value
+def _if_any(condition: Callable[[Row], object]) -> Callable[[Group], bool]:
+    """Return whether a condition is true of any row of a group."""
+    return lambda group: any(map(condition, group.all_rows))
 
 
-def _step_change(row: Row, effect: Effect) -> Value:
-    return row.why.parts.whole.mean if row.why and effect.primary else None
+#: Whether any trial in a group failed; and whether any row has a published figure for comparison.
+has_failed, has_reference_value = _if_any(_broken), _if_any(lambda row: row.reference_value)
 
 
 def _notes(row: Row, _group: Group) -> Cell:
@@ -271,44 +215,55 @@ COLUMNS: tuple[Column, ...] = (
     Column("reference", value=lambda _, effect: effect.reference),
     Column("metric", value=lambda _, effect: effect.metric),
     Column("primary", value=lambda _, effect: effect.primary),
-    Column("ratio", _ratio_title, lambda _, effect: effect.ratio, _speed_up, _on_two_lines(_ratio_title)),
-    Column("interval", "95 % CI", cell=_interval),
-    Column("worst", "at worst", lambda _, effect: effect.worst, _worst, shown=has_failed, gives_way=4),
-    Column("best", "at best", lambda _, effect: effect.best, _best, shown=_reference_failed, gives_way=4),
+    Column("ratio", _ratio_title, lambda _, effect: effect.ratio,
+           _of_effect(format_speed_up, "1"), _on_two_lines(_ratio_title)),
+    Column("interval", "95 % CI", cell=_of_effect(format_interval)),
+    Column("worst", "at worst", lambda _, effect: effect.worst, _of_effect(lambda effect: _bound(effect.worst)),
+           shown=has_failed, gives_way=4),
+    Column("best", "at best", lambda _, effect: effect.best, _of_effect(lambda effect: _bound(effect.best)),
+           shown=_if_any(lambda row: row.effect and row.effect.best is not None), gives_way=4),
     Column("low", value=lambda _, effect: effect.low),
     Column("high", value=lambda _, effect: effect.high),
-    Column("p", "adjusted p", lambda _, effect: effect.p, _p, media=("html",)),
+    Column("p", "adjusted p", lambda _, effect: effect.p, _of_effect(lambda effect: format_p_value(effect.p)),
+           media=("html",)),
     Column("verdict", "verdict", lambda _, effect: effect.verdict, _verdict, kind="word"),
     Column("blocks", "blocks", lambda _, effect: effect.blocks, _blocks),
     Column("steady", _steady_title, cell=_steady, short=_on_two_lines(_steady_title),
            shown=lambda group: group.has_steady, gives_way=7),
     Column("withheld", value=lambda _, effect: effect.withheld or None),
     Column("median", _metric_title, cell=_value, short=lambda group: group.metric.unit, gives_way=2),
-    Column("cv", "cv", lambda row, effect: row.cv if effect.primary else None, _cv, media=("markdown", "html")),
-    Column("slow_trials", "slow trials", _slow_count, _slow, kind="text", shown=has_slow, media=("markdown", "html")),
+    Column("cv", "cv", _figure("cv", lambda row: row), _of_row("cv", "{:.1%}".format), media=("markdown", "html")),
+    Column("slow_trials", "slow trials", lambda row, effect: row.slow.count if row.slow and effect.primary else 0,
+           _slow, kind="text", shown=_if_any(lambda row: row.slow), media=("markdown", "html")),
     Column("usual", value=lambda _, effect: effect.usual),
     Column("cost", "cost", cell=lambda row, _: Cell(money_text(row.cost)), shown=lambda group: group.has_cost),
     Column("cost_interval", "cost, 95 % CI", cell=lambda row, _: Cell(interval_text(row.cost)),
            shown=lambda group: group.has_cost, media=("markdown", "html")),
-    Column("energy", "energy (J)", cell=lambda row, _: Cell(energy_text(row.cost)), shown=_has_energy, gives_way=4),
-    Column("memory", "peak memory", cell=_memory, short="memory", gives_way=1),
-    Column("memory_ratio", "memory ratio", cell=_memory_ratio, media=("html",)),
-    Column("disturbed", "contention", lambda row, effect: row.disturbed if effect.primary else None, _disturbed,
-           shown=_was_disturbed, gives_way=5),
+    Column("energy", "energy (J)", cell=lambda row, _: Cell(energy_text(row.cost)),
+           shown=_if_any(lambda row: row.cost and row.cost.energy_j is not None), gives_way=4),
+    Column("memory", "peak memory", cell=_of_row("memory", show_bytes), short="memory", gives_way=1),
+    Column("memory_ratio", "memory ratio", media=("html",),
+           cell=lambda row, _: Cell(format_ratio(row.memory_effect.ratio) if row.memory_effect else "")),
+    Column("disturbed", "contention", _figure("disturbed", lambda row: row), _of_row("disturbed", "{:.0%}".format),
+           shown=_if_any(lambda row: (row.disturbed or 0.0) >= _LEAST_CONTENTION), gives_way=5),
     Column("failed", "failed", lambda row, _: _broken(row), _failed, shown=has_failed),
-    Column("accuracy", "accuracy", cell=_accuracy, shown=has_reference_value, gives_way=5),
-    Column("reference_value", "published", cell=_reference_value, kind="text", shown=has_reference_value),
+    Column("accuracy", "accuracy", cell=_of_row("accuracy", "{:.1%}".format), shown=has_reference_value, gives_way=5),
+    Column("reference_value", "published", cell=lambda row, _: Cell(row.reference_value or NONE),
+           kind="text", shown=has_reference_value),
     Column("flags", "notes", lambda _, effect: list(effect.flags), _notes, kind="text", shown=_has_notes, gives_way=3),
     Column("missing_blocks", value=lambda _, effect: effect.missing),
     Column("incomplete_blocks", value=lambda _, effect: effect.incomplete),
     Column("spread", value=lambda _, effect: effect.spread),
     Column("notes", value=lambda _, effect: list(effect.notes)),
     *(
-        Column(f"steady_{name}", value=_of_steady(name))
+        Column(f"steady_{name}", value=_figure(name, lambda row: row.steady))
         for name in ("ratio", "low", "high", "verdict", "groups", "since_s", "until_s", "changes")
     ),
-    Column("step_change_s", value=_step_change),
-    *(Column(f"{part}_{end}_s", value=_part(part, end)) for part in PARTS for end in ("mean", "low", "high")),
+    Column("step_change_s", value=_figure("mean", lambda row: row.why and row.why.parts.whole)),
+    *(
+        Column(f"{part}_{end}_s", value=_figure(end, _change_of_part(part)))
+        for part in PARTS for end in ("mean", "low", "high")
+    ),
 )  # fmt: skip
 
 

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 from envmatrix.plan import shown_name
 from envmatrix.report.formatting import NONE
 from envmatrix.report.summary import Summary
 from envmatrix.stats.evidence_texts import EVIDENCE
-
-
-@dataclass(frozen=True)
-class EvidenceTable:
-    """``differs`` are (path, values, each with its environments); ``common`` are (path, value) that all share."""
-
-    differs: tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...]
-    common: tuple[tuple[str, str], ...]
 
 
 def _cell(values: Counter[str] | None) -> str:
@@ -27,18 +18,22 @@ def _cell(values: Counter[str] | None) -> str:
     return ", ".join(f"{value} ({number})" for value, number in values.most_common())
 
 
-def evidence_table(summary: Summary) -> EvidenceTable:
-    """Return the evidence of all arms, one row per value, so that its width does not depend on the number of arms."""
+def evidence_table(summary: Summary) -> tuple[dict[str, dict[str, list[str]]], dict[str, str]]:
+    """Return path -> value -> its environments where values differ, and path -> value of what all arms share.
+
+    There is one row per value, so that the width of the table does not depend on the number of arms.
+    """
     facts = {name: fact.evidence for name, fact in summary.measured.facts.items() if fact.evidence}
     several = len(summary.groups) > 1
-    differs, common = [], []
+    differs: dict[str, dict[str, list[str]]] = {}
+    common: dict[str, str] = {}
     for path in EVIDENCE:
         names_by_value: dict[str, list[str]] = {}
         for name, evidence in facts.items():
             label = shown_name(name) if several else name.partition(":")[0]
             names_by_value.setdefault(_cell(evidence.get(path)), []).append(label)
         if len(names_by_value) > 1:
-            differs.append((path, tuple((value, tuple(names)) for value, names in names_by_value.items())))
+            differs[path] = names_by_value
         elif names_by_value and NONE not in names_by_value:
-            common.append((path, next(iter(names_by_value))))
-    return EvidenceTable(tuple(differs), tuple(common))
+            common[path] = next(iter(names_by_value))
+    return differs, common

@@ -54,10 +54,6 @@ def sparkline(values: list[float], width: int = _WIDTH) -> str:
     return "".join(_BARS[round(float(height))] for height in heights)
 
 
-def _series_name(series: Series) -> str:
-    return f"{series.environment} (the machine)" if series.is_machine else series.environment
-
-
 def series_metric(*several: Series) -> Metric:
     """Return the metric of the series in one table, with the label from their newest run that has one."""
     points = sorted((point for series in several for point in series.points), key=lambda point: point.created)
@@ -130,7 +126,7 @@ def _changes(series: Series, max_changes: int | None = None) -> str:
 SERIES_COLUMNS: tuple[SeriesColumn, ...] = (
     SeriesColumn("host", lambda series: series.host or NONE, media=("terminal",)),
     SeriesColumn("workload@engine", series_location, media=("terminal",)),
-    SeriesColumn("environment", _series_name),
+    SeriesColumn("environment", lambda series: series.environment + " (the machine)" * series.is_machine),
     SeriesColumn("runs", lambda series: str(len(series.points)), "figure"),
     SeriesColumn("latest", _latest, "figure"),
     SeriesColumn("speed-up (95 % CI)", _speed_up, "figure"),
@@ -151,11 +147,7 @@ def history_table(history: History) -> Table:
     table = Table(title=f"{format_count(history.runs, 'run')}", title_justify="left")
     columns = series_columns("terminal")
     for column in columns:
-        table.add_column(
-            column.title,
-            justify="right" if column.kind == "figure" else "left",
-            overflow="fold",
-        )
+        table.add_column(column.title, justify="right" if column.kind == "figure" else "left", overflow="fold")
     for series in history.series:
         table.add_row(*(Text(printable_line(column.cell(series), 120)) for column in columns))
     return table

@@ -36,9 +36,9 @@ def start_table(starts: Sequence[Start]) -> PlainTable | None:
     return PlainTable((*head, *steady_head), tuple(_row(start, several, has_steady_runs) for start in starts))
 
 
-def starts_note(table: PlainTable | None) -> str:
+def starts_note(table: PlainTable) -> str:
     """Return the note below the table, for the columns that it has."""
-    return _START_NOTE + (_STEADY_NOTE if table and "state" in table.head else "")
+    return _START_NOTE + (_STEADY_NOTE if "state" in table.head else "")
 
 
 def _row(start: Start, several: bool, has_steady_runs: bool) -> tuple[str, ...]:

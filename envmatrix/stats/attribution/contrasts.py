@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envmatrix.stats.arrays import Floats
 from envmatrix.stats.effects import LEVEL, rescale_p_value
 from envmatrix.stats.inference.maxt import MIN_DRAWS_BEYOND, student_p, student_quantile
 from envmatrix.stats.inference.slow_phases import standard_errors
 from envmatrix.stats.pairing import Views, ratio_from_log, summarise_pairs
 
-Floats = NDArray[np.float64]
 _DRAWS = 20_000
 _SEED = 20_260_103
 #: With more contrasts, Bonferroni is used: drawing them would take seconds.

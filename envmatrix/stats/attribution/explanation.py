@@ -11,8 +11,17 @@ from dataclasses import dataclass
 from envmatrix.plan import Arm, arm_name
 from envmatrix.results import Run
 from envmatrix.stats.analysis import Analysis
-from envmatrix.stats.attribution.causes import EVENTS, Explained, explained
-from envmatrix.stats.attribution.reasons import Case, Finding, Rule, brings_back, findings, same_events
+from envmatrix.stats.attribution.causes import (
+    EVENTS,
+    Case,
+    Explained,
+    Finding,
+    Rule,
+    brings_back,
+    explained,
+    findings,
+    same_events,
+)
 from envmatrix.stats.attribution.step_parts import Interval, StepParts, agrees, pair_parts, step_parts
 from envmatrix.stats.effects import Effect, Flag
 from envmatrix.stats.measurements import Measurements
@@ -103,10 +112,7 @@ def explain_runs(
 def _explanation(
     step: StepParts, parts: Mapping[str, StepParts], causes: Explained, run: Run, measured: Measurements
 ) -> Explanation:
-    arm, reference = (
-        step.arm,
-        next(other for other in run.plan.arms if other.name == step.together.reference),
-    )
+    arm, reference = step.arm, next(other for other in run.plan.arms if other.name == step.together.reference)
     beside = {
         name: (other, run.environments.get(other.arm.runs))
         for name, other in parts.items()

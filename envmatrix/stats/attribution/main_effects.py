@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from envmatrix.plan import Arm
+from envmatrix.stats.arrays import Floats
 from envmatrix.stats.attribution.contrasts import MOST_DRAWN, Estimate, contrast_family, estimate_contrasts
 from envmatrix.stats.effects import LEVEL, Effect, may_be_best
 from envmatrix.stats.measurements import Measurements
@@ -19,7 +19,6 @@ from envmatrix.stats.metrics import Metric
 from envmatrix.stats.pairing import Views, log_ratios_over_copies, logs_of, summarise_pairs
 from envmatrix.stats.quality.slow_trials import find_slow_trials, with_and_without_slow
 
-Floats = NDArray[np.float64]
 Levels = Mapping[str, str]
 _MOST_FACTORS = 12
 _LEAST_BLOCKS = 3

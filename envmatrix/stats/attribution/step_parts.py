@@ -18,20 +18,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from envmatrix.plan import Arm, Plan
 from envmatrix.stats.analysis import Analysis
+from envmatrix.stats.arrays import Bools, Floats
 from envmatrix.stats.effects import Effect
-from envmatrix.stats.inference.maxt import critical_value, student_quantile
-from envmatrix.stats.inference.moderated_variance import moderated_errors
+from envmatrix.stats.inference.maxt import critical_value, moderated_errors, student_quantile
 from envmatrix.stats.inference.welch import prediction
 from envmatrix.stats.measurements import Measurements, finite_medians
 from envmatrix.stats.pairing import Family, families, mean_copies, summarise_pairs
 from envmatrix.stats.step_account import PARTS, accounts, of_thread
 
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 #: Points tried on each side of a share, and the ranges they cover, in half-widths of a first estimate.
 _POINTS, _REACHES = 200, (3.0, 12.0, 48.0)
 #: Points tried at once, from the share outwards: most intervals end within the first half. With many blocks, fewer.
@@ -248,7 +245,7 @@ def _part(together: Together, row: int, name: str, change: Interval) -> Part:
     return Part(name, change, together.share(*rows, len(together.counted)))
 
 
-def _means(values: Floats, used: NDArray[np.bool_]) -> Floats:
+def _means(values: Floats, used: Bools) -> Floats:
     """Return the mean over each arm's available blocks; NaN if there are none."""
     values = np.broadcast_to(values, used.shape)
     used = used & np.isfinite(values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -12,34 +12,19 @@ import numpy as np
 
 from envmatrix.errors import InputError, StoreError
 from envmatrix.plan import Arm, shown_name
+from envmatrix.plan.interleaving import turn_length_text
 from envmatrix.results import Run, RunFolder
+from envmatrix.results.anonymize import is_numbered_host
 from envmatrix.stats.analysis import estimate
+from envmatrix.stats.arrays import Floats
 from envmatrix.stats.attribution.explanation import explain_runs
 from envmatrix.stats.attribution.step_parts import unpaired_parts
-from envmatrix.stats.comparisons.comparability import (
-    comparability_problems,
-    is_same_setup,
-    run_identity,
-    sibling_runs,
-)
-from envmatrix.stats.comparisons.result import (
-    ArmComparison,
-    Comparison,
-    SteadyComparison,
-    arm_logs,
-    concluded,
-    find_arms,
-    flag_cautions,
-    missing_trials_cautions,
-    smallest_detectable_slowdown,
-    status_of,
-    trial_counts,
-    unchecked_work_cautions,
-)
-from envmatrix.stats.effects import Contended, Verdict, verdict_of
+from envmatrix.stats.comparisons import result
+from envmatrix.stats.comparisons.result import ArmComparison, Comparison, SteadyComparison
+from envmatrix.stats.effects import Contended, verdict_of
 from envmatrix.stats.inference.welch import FEWEST_RUNS, Mean, Quotient, compare_with_runs, mean_of_logs, quotient
 from envmatrix.stats.measurements import Measurements, read_measurements
-from envmatrix.stats.pairing import Floats
+from envmatrix.stats.observed_host import observed_host
 from envmatrix.stats.primary_metric import primary_metrics
 from envmatrix.stats.quality.contention import Waiting, contended, cpu_waits
 from envmatrix.stats.quality.equal_work import work_differences_between_runs
@@ -50,6 +35,8 @@ from envmatrix.stats.stopping.alpha_spending import confidence_level
 
 #: Processes that went on for times that differ by a larger factor are not compared.
 _ALIKE = 1.25
+_BUILD_FACT_PREFIXES = ("package ", "system ", "base_digest")
+_HOST_FACTS = ("name", "cpu_model", "cpus", "memory_bytes")
 
 
 def compare_runs(
@@ -102,7 +89,7 @@ def compare_runs(
 def _shared_arms(pair: _RunPair, environments: Sequence[str]) -> list[Arm]:
     for name in environments:
         for run in pair.runs:
-            find_arms(run, name)
+            result.find_arms(run, name)
     arms = [arm for arm in pair.runs[0].plan.arms if arm.name in pair.measured[1].arms and not arm.is_control]
     arms = [arm for arm in arms if not environments or arm.environment in environments]
     if not arms:
@@ -120,7 +107,7 @@ def _program_cautions(runs: tuple[Run, Run], measured: Measurements, arms: Seque
         files = sorted(file for file in {*old_files, *new_files} if old_files.get(file) != new_files.get(file))
         if old_files and new_files and files:
             yield f"the program of {name} differs between the runs: {', '.join(files[:8])}"
-    yield from unchecked_work_cautions(runs[1], measured, names)
+    yield from result.unchecked_work_cautions(runs[1], measured, names)
 
 
 class _RunPair:
@@ -152,10 +139,10 @@ class _RunPair:
             analysis = estimate(run.plan, measured, workloads=run.workloads, environments=run.environments, metrics=())
             slow = describe_slow_trials(run.plan, measured, analysis.primary, analysis.slow)
             cautions = [
-                *flag_cautions(analysis, names),
+                *result.flag_cautions(analysis, names),
                 *(f"{shown_name(name)}: {slow[name]} than the others" for name in names if name in slow),
             ]
-            yield from (f"in {run.name} {text}" for text in (*cautions, *missing_trials_cautions(run, measured)))
+            yield from (f"in {run.name} {text}" for text in (*cautions, *result.missing_trials_cautions(run, measured)))
 
     @cached_property
     def _waits(self) -> list[dict[str, Waiting]]:
@@ -184,8 +171,13 @@ class _RunPair:
 
     def mean(self, measured: Measurements, arm: Arm) -> Mean | None:
         """Return the mean log of one run, or None if it has too few trials."""
-        logs = arm_logs(measured, arm.name, self.metrics[arm.workload])
+        logs = result.arm_logs(measured, arm.name, self.metrics[arm.workload])
         return mean_of_logs(logs, max(run.plan.min_blocks for run in self.runs))
+
+    def trial_counts(self, arm: Arm) -> tuple[int, int]:
+        """Return how many trials of an arm have a number in each of the two runs."""
+        old, new = (result.count_trials(measured, arm.name, self.metrics[arm.workload]) for measured in self.measured)
+        return old, new
 
     def compared(self, olds: Sequence[Mean], new: Mean) -> Quotient:
         """Return the newer run over the older ones; if they are too few, over the first, as if all days were alike."""
@@ -212,19 +204,15 @@ class _RunPair:
         seconds = [float(np.nanmedian(run.of(arm.name, WATCHED))) for run in runs]
         if max(seconds) > _ALIKE * min(seconds):
             return None, f"processes{of_arm} went on for {min(seconds):.0f} to {max(seconds):.0f} s of steps{fallback}"
-        means = [_later_mean(arm_logs(run, arm.name, metric), run.of(arm.name, CHANGE)) for run in runs]
+        means = [_later_mean(result.arm_logs(run, arm.name, metric), run.of(arm.name, CHANGE)) for run in runs]
         *olds, new = known = [mean for mean in means if mean]
         if len(known) < len(means):
             return None, ""
         compared, until_s = self.compared(olds, new), min(seconds)
         low, high = (compared.low, compared.high) if len(olds) >= FEWEST_RUNS else (None, None)
         trial = steps_of_trial(self.runs[1].workloads.get(arm.workload))
-        verdict, status = _verdict(low, high, self.runs[1].plan.margin), status_of(low, high, self.allowed)
+        verdict, status = verdict_of(low, high, self.runs[1].plan.margin), result.status_of(low, high, self.allowed)
         return SteadyComparison(compared.ratio, low, high, verdict, status, until_s / 2, until_s, trial), ""
-
-
-def _verdict(low: float | None, high: float | None, margin: float) -> Verdict:
-    return verdict_of(low, high, margin) if low is not None and high is not None else "undecided"
 
 
 def _later_mean(logs: Floats, changes: Floats) -> Mean | None:
@@ -243,23 +231,104 @@ def _compare_arm(arm: Arm, pair: _RunPair, steady: SteadyComparison | None, *, d
     """Compare one arm of two runs using the variation between runs; with fewer than three there is no interval."""
     metric, new = pair.metrics[arm.workload], pair.mean(pair.measured[1], arm)
     means_and_measured = [(mean, measured) for measured in pair.olds(arm) if (mean := pair.mean(measured, arm))]
-    olds, result = [mean for mean, _ in means_and_measured], None
+    olds, compared = [mean for mean, _ in means_and_measured], None
     if new and olds and means_and_measured[0][1] is pair.measured[0]:
-        result = pair.compared(olds, new)
-    low, high, p = (result.low, result.high, result.p) if result and len(olds) >= FEWEST_RUNS else (None, None, None)
-    ratio, most = (result.ratio, result.high) if result else (None, None)
+        compared = pair.compared(olds, new)
+    judged = compared if len(olds) >= FEWEST_RUNS else None
+    low, high, p = (judged.low, judged.high, judged.p) if judged else (None, None, None)
+    ratio, most = (compared.ratio, compared.high) if compared else (None, None)
     item = ArmComparison(
-        arm.name, *pair.names, metric.name, ratio, low, high, p, _verdict(low, high, pair.runs[1].plan.margin),
-        trial_counts(pair.measured, (arm.name, arm.name), metric), pair.allowed, status_of(low, high, pair.allowed),
-        runs=len(olds), smallest=smallest_detectable_slowdown(ratio, most, pair.allowed),
+        arm.name, *pair.names, metric.name, ratio, low, high, p, verdict_of(low, high, pair.runs[1].plan.margin),
+        pair.trial_counts(arm), pair.allowed, result.status_of(low, high, pair.allowed),
+        runs=len(olds), smallest=result.smallest_detectable_slowdown(ratio, most, pair.allowed),
         other="" if metric.is_speed else metric.label, steady=steady,
     )  # fmt: skip
     before, now = (measured.facts[arm.name] for measured in pair.measured)
     contention = pair.contended(arm.name) if metric.is_speed else Contended()
-    item = concluded(item, (before, now), contention, did_other_work=did_other_work)
+    item = result.concluded(item, (before, now), contention, did_other_work=did_other_work)
     if did_other_work or item.unsure or item.other or item.verdict not in ("faster", "slower"):
         return item
     measured = [of_run for _, of_run in means_and_measured]
     parts = unpaired_parts(arm, pair.names, measured, pair.measured[1], len(pair.arms), pair.level)
     is_faster = item.verdict == "faster"
     return replace(item, why=explain_runs(parts, pair.runs[1], pair.measured, faster=is_faster) if parts else None)
+
+
+def comparability_problems(old: Run, new: Run, measured: tuple[Measurements, Measurements]) -> tuple[str, ...]:
+    """Return why two runs are not comparable: another machine, schedule, benchmark, workload or data set."""
+    hosts = [observed_host(run.host, measurements) for run, measurements in zip((old, new), measured, strict=True)]
+    problems = []
+    for key in _HOST_FACTS:
+        one, two = (getattr(host, key) for host in hosts)
+        is_anonymous = key == "name" and (is_numbered_host(one) or is_numbered_host(two))
+        if one != two and None not in (one, two) and not is_anonymous:
+            problems.append(f"the hosts differ in {key}: {_fact_text(one)} and {_fact_text(two)}")
+    if not is_same_schedule(old, new):
+        problems.append(f"the schedules differ: {_describe_schedule(old)} and {_describe_schedule(new)}")
+    if old.bench_digest != new.bench_digest:
+        problems.append("the benchmark itself differs")
+    for name, text in (("work", "the workloads differ"), ("data", "the data sets differ")):
+        seen = [{value for fact in one.facts.values() for value in getattr(fact, name)} for one in measured]
+        if seen[0] and seen[1] and seen[0].isdisjoint(seen[1]):
+            problems.append(text)
+    return tuple(problems)
+
+
+def _fact_text(value: object) -> str:
+    return str(list(value) if isinstance(value, tuple) else value)
+
+
+def run_identity(run: Run) -> tuple[str, str]:
+    """Return a key that a run shares with copies of its folder, whose trials are no further measurements."""
+    return run.name, run.created
+
+
+def sibling_runs(old: RunFolder, known_runs: Iterable[Run]) -> list[tuple[RunFolder, Run]]:
+    """Return the runs in the same folder as ``old``, each once, without those in ``known_runs``.
+
+    Unreadable runs are skipped.
+    """
+    seen, siblings = {run_identity(run) for run in known_runs}, []
+    for path in sorted(old.path.resolve().parent.iterdir()):
+        with contextlib.suppress(StoreError, OSError):
+            if (path / "run.json").is_file():
+                run = RunFolder(path).load_for_resume()
+                if run_identity(run) not in seen:
+                    seen.add(run_identity(run))
+                    siblings.append((RunFolder(path), run))
+    return siblings
+
+
+def is_same_setup(one: Run, other: Run, arm: Arm) -> bool:
+    """Return whether two runs have the same setup for ``arm``: environment, image, workload, program and benchmark."""
+    same_conditions = one.bench_digest == other.bench_digest and is_same_schedule(one, other)
+    return same_conditions and _measured_setup(one, arm) == _measured_setup(other, arm)
+
+
+def is_same_schedule(one: Run, other: Run) -> bool:
+    """Return whether two runs measured trials in the same way; interleaved and separate trials are not comparable."""
+    schedules = [
+        (design.schedule, design.schedule == "turns" and (design.turn, design.turn_apart))
+        for design in (one.design, other.design)
+    ]
+    return schedules[0] == schedules[1]
+
+
+def _describe_schedule(run: Run) -> str:
+    """Return how a run measured its trials: one after the other, or turns of steps or of a fraction of a second."""
+    if run.design.schedule != "turns":
+        return "one trial after the other"
+    kinds = sorted({workload.tells_steps for workload in run.workloads.values()}, reverse=True) or [True]
+    apart_text = f", {run.design.turn_apart} before them set apart" if kinds[0] else ""
+    return f"turns of {' or '.join(turn_length_text(run.design.turn, steps=kind) for kind in kinds)}{apart_text}"
+
+
+def _measured_setup(run: Run, arm: Arm) -> tuple[object, ...]:
+    environment = run.environments.get(arm.runs)
+    has_arm = any(run_arm.name == arm.name and run_arm.runs == arm.runs for run_arm in run.arms)
+    if environment is None or not has_arm:
+        return ()
+    facts = run.images.get(f"{environment.image_key}@{arm.engine}", {})
+    build_facts = {name: value for name, value in facts.items() if name.startswith(_BUILD_FACT_PREFIXES)}
+    workload_and_program = run.workloads.get(arm.workload), run.programs.get(arm.workload)
+    return replace(environment, description="", own_levels=None), build_facts, workload_and_program

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from envmatrix.errors import ExitCode, InputError, first_code, suggestion
 from envmatrix.plan import Arm, shown_name
 from envmatrix.results import Run
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.arm_facts import ArmFacts
+from envmatrix.stats.arrays import Floats
 from envmatrix.stats.attribution.explanation import Explanation, to_json
 from envmatrix.stats.effects import Bounds, Contended, Flag, Verdict
 from envmatrix.stats.inference.welch import FEWEST_RUNS
@@ -28,7 +28,6 @@ from envmatrix.stats.stopping.missing_trials import missing_trials_text
 from envmatrix.system.printable import html_lines
 from envmatrix.units import MOST_BLOCKS, QUIET_FIRST, is_too_long
 
-Floats = NDArray[np.float64]
 Status = Literal["slower", "not slower", "other work", "cannot say"]
 _CODES: Mapping[Status, ExitCode] = {
     "other work": ExitCode.OTHER_WORK,
@@ -314,13 +313,9 @@ def _contention_explains(item: ArmComparison, contended: Contended) -> bool:
     return status_of(low * contended.low, high * contended.high, item.allowed) != item.status
 
 
-def trial_counts(measured: Iterable[Measurements], arms: Iterable[str], metric: Metric) -> tuple[int, int]:
-    """Return how many trials of old and of new have a number."""
-    old, new = (
-        int(np.isfinite(arm_logs(run_measurements, arm, metric)).sum())
-        for run_measurements, arm in zip(measured, arms, strict=True)
-    )
-    return old, new
+def count_trials(measured: Measurements, arm: str, metric: Metric) -> int:
+    """Return how many trials of an arm have a number."""
+    return int(np.isfinite(arm_logs(measured, arm, metric)).sum())
 
 
 def arm_logs(measured: Measurements, arm: str, metric: Metric) -> Floats:

@@ -9,20 +9,8 @@ from envmatrix.plan import CONTROL, SIDES, Arm
 from envmatrix.results import Run
 from envmatrix.stats.analysis import Analysis, between, estimate, is_verdict_pending
 from envmatrix.stats.attribution.explanation import explain_pair
-from envmatrix.stats.comparisons.result import (
-    ArmComparison,
-    Comparison,
-    SteadyComparison,
-    blocks_needed,
-    concluded,
-    find_arms,
-    flag_cautions,
-    missing_trials_cautions,
-    smallest_detectable_slowdown,
-    status_of,
-    trial_counts,
-    unchecked_work_cautions,
-)
+from envmatrix.stats.comparisons import result
+from envmatrix.stats.comparisons.result import ArmComparison, Comparison, SteadyComparison
 from envmatrix.stats.effects import Bounds, Effect, Flag, two_sided_level, verdict_of
 from envmatrix.stats.inference.maxt import student_quantile
 from envmatrix.stats.inference.slow_phases import short_run_note
@@ -57,8 +45,8 @@ def compare_environments(
             cautions.append(f"only {on[0]} has later steps: first steps are compared")
     compared_arms = dict.fromkeys(arm.name for pair in pairs for arm in pair)
     short = [text for text in (short_run_note(measured.apart),) if text and any(item.low is not None for item in items)]
-    works = unchecked_work_cautions(run, measured, (old_arm.workload for old_arm, _ in pairs))
-    run_cautions = (*flag_cautions(analysis, compared_arms), *missing_trials_cautions(run, measured))
+    works = result.unchecked_work_cautions(run, measured, (old_arm.workload for old_arm, _ in pairs))
+    run_cautions = (*result.flag_cautions(analysis, compared_arms), *result.missing_trials_cautions(run, measured))
     return Comparison(tuple(items), (*cautions, *works, *run_cautions, *short))
 
 
@@ -94,7 +82,7 @@ def _bonferroni_adjusted(effect: Effect, several: int, level: float, margin: flo
 
 def _arm_pairs(run: Run, old: str, new: str) -> list[tuple[Arm, Arm]]:
     """Return the pairs of arms that share workload and engine, or the two arms with these full names."""
-    old_arms, new_arms = find_arms(run, old), find_arms(run, new)
+    old_arms, new_arms = result.find_arms(run, old), result.find_arms(run, new)
     if set(old_arms) & set(new_arms):
         raise InputError(
             f"{old} and {new} are the same environment of run {run.name}",
@@ -121,23 +109,23 @@ def _compare_pair(
     (old, new), metric = arms, analysis.primary[arms[0].workload]
     later = steady_between(measured, analysis, arms, effect, several)
     steady = None if later is None else SteadyComparison(
-        later.ratio, later.low, later.high, later.verdict, status_of(later.low, later.high, allowed), later.since_s,
-        later.until_s, steps_of_trial(run.workloads.get(old.workload)),
+        later.ratio, later.low, later.high, later.verdict, result.status_of(later.low, later.high, allowed),
+        later.since_s, later.until_s, steps_of_trial(run.workloads.get(old.workload)),
     )  # fmt: skip
     # Where later steps could fail a gate too, each of the two has one side of its interval, so both keep 5 %.
     one_sided = effect.one_sided if allowed and steady is None else None
     least, most = one_sided or (effect.low, effect.high)
-    trials = trial_counts((measured, measured), (old.name, new.name), metric)
+    trials = result.count_trials(measured, old.name, metric), result.count_trials(measured, new.name, metric)
     item = ArmComparison(
         "@".join(table_key(new, run.plan)), *names, effect.metric, effect.ratio, effect.low, effect.high, effect.p,
-        effect.verdict, trials, allowed, status_of(least, most, allowed), one_sided=one_sided, steady=steady,
-        smallest=smallest_detectable_slowdown(effect.ratio, most, allowed),
-        wanted=blocks_needed(least, most, effect.blocks, allowed), other="" if metric.is_speed else metric.label,
+        effect.verdict, trials, allowed, result.status_of(least, most, allowed), one_sided=one_sided, steady=steady,
+        smallest=result.smallest_detectable_slowdown(effect.ratio, most, allowed),
+        wanted=result.blocks_needed(least, most, effect.blocks, allowed), other="" if metric.is_speed else metric.label,
     )  # fmt: skip
     facts, did_other_work = (measured.facts[old.name], measured.facts[new.name]), Flag.UNEQUAL_WORK in effect.flags
     has_slow_trials = is_verdict_pending(analysis, (old.name, new.name), effect.blocks)
     pending = f"one side has outliers: then a verdict needs {LEAST_BLOCKS} blocks" if has_slow_trials else ""
-    item = concluded(item, facts, effect.contended, effect.best, pending=pending, did_other_work=did_other_work)
+    item = result.concluded(item, facts, effect.contended, effect.best, pending=pending, did_other_work=did_other_work)
     if item.other or did_other_work:
         return item
     return replace(item, why=explain_pair(run, measured, analysis, arms, effect))

@@ -6,9 +6,9 @@ import math
 import zlib
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from envmatrix.stats.arrays import Floats
+
 #: A shorter segment counts as a disturbance, not as a new level.
 MIN_SEGMENT_LENGTH = 3
 #: With fewer runs, no change could be significant.

@@ -1,4 +1,10 @@
-"""Null distribution of the largest |t| of several comparisons that share one reference."""
+"""Null distribution of the largest |t| of several comparisons that share one reference, with moderated variances.
+
+With few blocks, some of many standard deviations are small by luck, so Student's t is wide. So each comparison borrows
+one degree of freedom, with the mean variance of its family (Smyth 2004), which corrects most of that. With 8
+comparisons, intervals are 15 % narrower at 7 blocks and 4 % at 12. The error rate is kept even if noises differ tenfold
+(docs/validation/simulations-noise.md), as a comparison keeps at least (n - 1) / n of its variance.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +12,20 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-from envmatrix.stats.inference.moderated_variance import is_moderated, moderated
+from envmatrix.stats.arrays import Bools, Floats, Integers
 
-Floats = NDArray[np.float64]
 DRAWS = 100_000
 _SEED = 20_260_101
 #: With fewer draws beyond it, a critical value is Bonferroni's, which is as sharp that far out.
 MIN_DRAWS_BEYOND = 10
-
-
 #: Most numbers in memory at once: comparisons times draws.
 MOST_NUMBERS = 3_000_000
+#: With fewer independent blocks, unequal noise would raise the error rate too much.
+LEAST_UNITS = 6
+#: Limit of a variance in the mean, in medians: a single environment with tenfold noise does not widen the intervals of
+#: others.
+_CAP = 25.0
 
 
 @lru_cache(maxsize=128)
@@ -32,8 +39,7 @@ def null_maxima(blocks: int, comparisons: int, copies: int = 1, *, own: bool = F
     moderated). In contrast, Dunnett (1955) and scipy's ``dunnett`` pool variances of unpaired groups.
     """
     if blocks < 2 or comparisons < 1:
-        msg = f"needs 2 blocks and 1 comparison, not {blocks} and {comparisons}"
-        raise ValueError(msg)
+        raise ValueError(f"needs 2 blocks and 1 comparison, not {blocks} and {comparisons}")
     if own or not is_moderated(blocks, comparisons):
         largest = np.zeros(DRAWS)
         for mean, variance in _draw_means_and_variances(blocks, comparisons, copies, DRAWS):
@@ -106,3 +112,34 @@ def student_p(t: float, blocks: int) -> float:
     from scipy.special import stdtr
 
     return float(2.0 * stdtr(blocks - 1, -abs(t)))
+
+
+def is_moderated(units: int, comparisons: int) -> bool:
+    """Return whether comparisons of a family with this many independent blocks borrow variance."""
+    return comparisons > 1 and units >= LEAST_UNITS
+
+
+def moderated(variances: Floats, units: Floats | Integers | int) -> Floats:
+    """Return the moderated variances of a family, with comparisons along the first axis.
+
+    ``units`` is the number of independent blocks per variance, which has one degree of freedom less.
+    """
+    shared = np.minimum(variances, _CAP * np.median(variances, axis=0)).mean(axis=0)
+    return np.asarray((shared + (np.asarray(units) - 1) * variances) / units)
+
+
+def moderated_errors(error: Floats, units: Integers, comparisons: int) -> tuple[Floats, Bools]:
+    """Return the standard errors used to judge a family's comparisons, and a mask of those that are not moderated.
+
+    ``error`` (m,) is worth ``units`` (m,) independent blocks. All ``comparisons`` of the family must be present for any
+    to borrow: a missing one could be the noisiest. One with too few units lends, but does not borrow.
+    """
+    is_known = np.isfinite(error)
+    borrows = is_known & np.array([is_moderated(int(count), comparisons) for count in units], dtype=np.bool_)
+    if is_known.sum() != comparisons:
+        borrows[:] = False
+    errors = error.copy()
+    if borrows.any():
+        variances = moderated(units[is_known] * error[is_known] ** 2, units[is_known])
+        errors[borrows] = np.sqrt(variances / units[is_known])[borrows[is_known]]
+    return errors, ~borrows

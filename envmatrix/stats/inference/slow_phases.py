@@ -15,11 +15,9 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
-Integers = NDArray[np.int64]
+from envmatrix.stats.arrays import Bools, Floats, Integers
+
 #: Seconds after which slow phases of a minute are nearly independent; 5 % of intervals then miss.
 PHASE_S = 140.0
 #: With fewer phases, their differences are too uncertain: slow cosines count alone only if they stand out, and the

@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
+from envmatrix.stats.arrays import Floats
 from envmatrix.stats.effects import LEVEL, Effect, rescale_p_value
 from envmatrix.stats.pairing import ratio_from_log
 
-Floats = NDArray[np.float64]
 #: With fewer runs of the same setup, the variation between runs is unknown.
 FEWEST_RUNS = 3
 

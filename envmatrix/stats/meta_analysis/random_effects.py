@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import chdtri, ndtr, stdtrit
 
+from envmatrix.stats.arrays import Floats
 from envmatrix.stats.effects import CONFIDENCE
 from envmatrix.stats.pairing import ratio_from_log
 
-Floats = NDArray[np.float64]
 #: With fewer machines, a prediction is too wide to be of use.
 FEWEST_MACHINES = 3
 _TAIL = (1.0 - CONFIDENCE) / 2.0

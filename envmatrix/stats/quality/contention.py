@@ -13,15 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from envmatrix.plan import Plan
 from envmatrix.results import Run
+from envmatrix.stats.arrays import Floats
 from envmatrix.stats.effects import Contended
 from envmatrix.stats.measurements import COUNTED, QUOTA, Measurements
 from envmatrix.units import QUIET_FIRST
 
-Floats = NDArray[np.float64]
 #: The machine is busy if threads wait for a CPU in more than this share of the time in which they could run.
 DISTURBED = 0.05
 #: It is also busy if others can have cost more than this share of a trial's time, such as one core of many.

@@ -6,10 +6,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm, Plan
+from envmatrix.stats.arrays import Floats
 from envmatrix.stats.measurements import Measurements
 
 #: Tolerances in addition to the spread of baseline and control. Other OpenMP runtimes or BLAS sum in another order, so
@@ -18,7 +18,6 @@ LOSS_RELATIVE = 0.05
 LOSS_ABSOLUTE = 0.005
 ACCURACY_ABSOLUTE = 0.02
 _EXACT_COLUMNS = ("samples", "steps", "parameters")
-Floats = NDArray[np.float64]
 
 
 def _reference_copies(arm: Arm, plan: Plan) -> list[str]:

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from envmatrix.stats.arm_facts import ArmFacts
+from envmatrix.stats.arrays import Bools, Floats
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.pairing import logs_of, reference_logs
 
-Floats = NDArray[np.float64]
 BROKEN_OUTCOMES = ("failed", "invalid", "timed_out")
 
 
@@ -43,9 +42,7 @@ def surely_slower(at_best: float | None, reference: Sequence[ArmFacts], limit: f
     return at_best is not None and at_best < limit and not any(fact.outcomes["timed_out"] for fact in reference)
 
 
-def fill_with_slowest(
-    differences: Floats, attempted: NDArray[np.bool_], measured: Measurements, copies: Sequence[int]
-) -> Floats:
+def fill_with_slowest(differences: Floats, attempted: Bools, measured: Measurements, copies: Sequence[int]) -> Floats:
     """Return (m, blocks) log ratios, with missing ones of attempted pairs at their worst.
 
     The worst is the longest trial of the run (its limit if it timed out) against the reference's in that block. The

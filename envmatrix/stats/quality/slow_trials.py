@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from envmatrix.plan import Plan
+from envmatrix.stats.arrays import Bools, Floats, Integers
 from envmatrix.stats.measurements import Measurements, finite_medians
 from envmatrix.stats.metrics import Metric
 from envmatrix.stats.pairing import logs_of, ratio_from_log
 
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 #: Below this many blocks, an arm with slow trials has no verdict and leaves no race.
 LEAST_BLOCKS = 20
 #: How often trials of one normal population are taken for two.
@@ -144,12 +142,12 @@ def _without_block_effects(logs: Floats, slow: Bools) -> Floats:
 
 
 @lru_cache(maxsize=64)
-def _other_arms(arms: int) -> NDArray[np.int64]:
+def _other_arms(arms: int) -> Integers:
     """Return, for each arm, the other arms used to estimate block effects."""
     return np.array([[row for row in range(arms) if row != arm][:_MAX_OTHER_ARMS] for arm in range(arms)])
 
 
-def _slow_part(values: Floats) -> tuple[NDArray[np.int64], float]:
+def _slow_part(values: Floats) -> tuple[Integers, float]:
     """Return the positions of an arm's slow trials, and how far their split exceeds chance (1)."""
     present = np.flatnonzero(np.isfinite(values))
     if present.size < _FEWEST:
@@ -168,7 +166,7 @@ def _split_statistics(ordered: Floats) -> Floats:
     return _quality(n, np.arange(1, (n + 1) // 2), sums, squares)
 
 
-def _quality(n: int, first: NDArray[np.int64], sums: Floats, squares: Floats) -> Floats:
+def _quality(n: int, first: Integers, sums: Floats, squares: Floats) -> Floats:
     """Return F of the two groups that splits after the ``first`` numbers make, of sums up to them and to all."""
     lower, total = sums[:, : first.size], sums[:, -1:]
     between = ((total - lower) / (n - first) - lower / first) ** 2 * first * (n - first) / n
@@ -203,7 +201,7 @@ def _null_of_many(n: int) -> tuple[Floats, float]:
     return np.interp(np.log(np.arange(1, (n + 1) // 2)), np.log(first), usual), most
 
 
-def _ranks(n: int) -> NDArray[np.int64]:
+def _ranks(n: int) -> Integers:
     """Return ranks among n numbers: each of the first and last 20, then 5 % apart, n among them."""
     lower = [1]
     while 2 * (rank := max(lower[-1] + 1, int(1.05 * lower[-1]))) < n:
@@ -211,7 +209,7 @@ def _ranks(n: int) -> NDArray[np.int64]:
     return np.array([*lower, *(n - rank for rank in reversed(lower)), n])
 
 
-def _ordered_sums(n: int, at: NDArray[np.int64]) -> tuple[Floats, Floats]:
+def _ordered_sums(n: int, at: Integers) -> tuple[Floats, Floats]:
     """Return, for sets of n ordered normal numbers, their sums up to the ranks ``at``, and their sums of squares.
 
     Ranks of uniform numbers are sums of exponential gaps over the sum of all gaps (Devroye 1986, chapter V).

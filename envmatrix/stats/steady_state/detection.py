@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from envmatrix.stats.arrays import Floats
+
 Kind = Literal["flat", "warm-up", "slow-down", "not steady"]
 KINDS: tuple[Kind, ...] = ("flat", "warm-up", "slow-down", "not steady")
 #: Levels whose step times differ by less than this fraction count as one.

@@ -15,13 +15,13 @@ import numpy as np
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm, Plan
 from envmatrix.stats.analysis import OPPOSITE, Analysis, invert_effect, is_verdict_pending, pairs_to_pick_from
+from envmatrix.stats.arrays import Floats
 from envmatrix.stats.effects import Effect, Flag, Verdict, verdict_of
 from envmatrix.stats.inference.maxt import student_quantile
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import THROUGHPUT
 from envmatrix.stats.pairing import (
     Family,
-    Floats,
     families,
     interleaved_original,
     log_ratios_over_copies,

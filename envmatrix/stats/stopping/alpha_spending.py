@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from envmatrix.plan import Plan
+from envmatrix.stats.arrays import Bools, Floats
 from envmatrix.stats.effects import ALL_ANALYSES_LEVEL, FIRST_ANALYSIS_SHARE, LEVEL
-from envmatrix.stats.inference.maxt import MIN_DRAWS_BEYOND, MOST_NUMBERS, adjusted_p
-from envmatrix.stats.inference.moderated_variance import is_moderated, moderated
+from envmatrix.stats.inference.maxt import MIN_DRAWS_BEYOND, MOST_NUMBERS, adjusted_p, is_moderated, moderated
 from envmatrix.stats.pairing import families
 
-Floats = NDArray[np.float64]
 _DRAWS, _SEED = 100_000, 20_260_104
 #: Exponent of the spending: the next analysis usually comes after 1.5 to 2 times the blocks.
 _SPENDING_POWER = 2
@@ -65,7 +63,7 @@ class _SimulatedRuns:
 
     means: Floats
     squares: Floats
-    quiet: NDArray[np.bool_]
+    quiet: Bools
     boundary: float
 
 

@@ -20,11 +20,9 @@ def missing_trials_text(plan: Plan, measured: Measurements) -> str:
     missing_trials = [slot.trial for slot in itertools.islice(missing_slots(plan, measured), _MAX_COUNTED + 1)]
     if not missing_trials:
         return ""
-    count_text = (
-        f"more than {_MAX_COUNTED} trials"
-        if len(missing_trials) > _MAX_COUNTED
-        else f"{len(missing_trials)} trial{'s' * (len(missing_trials) > 1)}"
-    )
+    count_text = f"{len(missing_trials)} trial{'s' * (len(missing_trials) > 1)}"
+    if len(missing_trials) > _MAX_COUNTED:
+        count_text = f"more than {_MAX_COUNTED} trials"
     return f"{count_text} of the plan ({missing_trials[0]} first) without a line, although later trials have theirs"
 
 
@@ -35,13 +33,9 @@ def missing_slots(plan: Plan, measured: Measurements) -> Iterator[Slot]:
     """
     last = _last_trial_positions(plan, measured)
     end = max(last.values(), default=(-1, 0))
-    column_of_block = {int(block): column for column, block in enumerate(measured.blocks)}
+    attempted_arms = dict(zip(measured.blocks.tolist(), measured.attempted.T, strict=True))
     for block in range(end[0] + 1):
-        attempted = (
-            measured.attempted[:, column_of_block[block]]
-            if block in column_of_block
-            else np.zeros(len(measured.arms), dtype=np.bool_)
-        )
+        attempted = attempted_arms.get(block, np.zeros(len(measured.arms), dtype=np.bool_))
         if attempted.all():
             continue
         for slot in plan.block(block):

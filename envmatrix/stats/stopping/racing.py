@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan
 from envmatrix.plan.interleaving import unused_reference_copies
+from envmatrix.stats.arrays import Bools, Floats, Integers
 from envmatrix.stats.effects import CONFIDENCE, LEVEL, two_sided_level, verdict_of
 from envmatrix.stats.inference.maxt import critical_value, student_quantile
 from envmatrix.stats.measurements import Measurements, first_blocks
@@ -27,7 +27,6 @@ from envmatrix.stats.quality.failures import fails_more
 from envmatrix.stats.quality.slow_trials import LEAST_BLOCKS, find_slow_trials, with_and_without_slow
 from envmatrix.stats.stopping.alpha_spending import confidence_level
 
-Floats = NDArray[np.float64]
 Reason = Literal["not the best", "same as the reference"]
 #: Chance that the best arm is ever stopped as not the best or missing in the best set, over all analyses of a family.
 ELIMINATION_ERROR = 0.05
@@ -110,7 +109,7 @@ def _lower_bounds(lead: Floats, far: Floats | None, confidence: float) -> Floats
     return np.where(np.isfinite(bound), bound, -np.inf)
 
 
-def surely_not_best(logs: Views, rivals: Views, tests: float) -> NDArray[np.bool_]:
+def surely_not_best(logs: Views, rivals: Views, tests: float) -> Bools:
     """Return for each row of ``logs`` whether some row of ``rivals`` is surely better."""
     return np.asarray((lead_lower_bounds(logs, rivals, tests) > 0.0).any(axis=0))
 
@@ -129,7 +128,7 @@ def surely_near_best(logs: Views, tests: float, margin: float) -> int | None:
     return leader if bool(near.all()) else None
 
 
-def _is_same_as_reference(differences: Views, family: Family, level: float, margin: float) -> NDArray[np.bool_]:
+def _is_same_as_reference(differences: Views, family: Family, level: float, margin: float) -> Bools:
     """Return for each row whether it is surely the same as the reference, in every view."""
     same = np.ones(len(differences.measured), dtype=np.bool_)
     confidence = two_sided_level(level)
@@ -154,7 +153,7 @@ class FamilyData:
     family: Family
     logs: Floats
     copies: Floats
-    eligible: NDArray[np.bool_]
+    eligible: Bools
     far: Floats | None = None
     breaks: bool = False
 
@@ -183,7 +182,7 @@ class FamilyRace:
     leader: str | None
 
 
-def race_family(data: FamilyData, blocks: NDArray[np.int64], plan: Plan) -> FamilyRace:
+def race_family(data: FamilyData, blocks: Integers, plan: Plan) -> FamilyRace:
     """Replay the interim analyses of one family over the blocks on disk."""
     active, stopped = np.ones(len(data.family.arms), dtype=np.bool_), list[StoppedArm]()
     for look in (look for look in decision_blocks(plan) if look <= blocks.max(initial=-1) + 1):
@@ -194,9 +193,7 @@ def race_family(data: FamilyData, blocks: NDArray[np.int64], plan: Plan) -> Fami
     return FamilyRace(tuple(stopped), None, None)
 
 
-def _decide(
-    data: FamilyData, active: NDArray[np.bool_], then: NDArray[np.bool_], look: int, plan: Plan
-) -> tuple[list[StoppedArm], str | None]:
+def _decide(data: FamilyData, active: Bools, then: Bools, look: int, plan: Plan) -> tuple[list[StoppedArm], str | None]:
     """Return the arms that stop at an interim analysis of the blocks ``then``, and the leader if the race is over.
 
     The arms that stop are removed from ``active``. Those with slow trials stop no other.
