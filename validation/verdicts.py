@@ -6,7 +6,8 @@ are analysed as a run of two copies, with the code for real runs: how often are 
 The pairs of a block share its minutes.
 
 `--decides`: the main job, repeated. An environment differs on a machine if the mean over all tries of that machine
-shows it; machines may disagree. A try is good if it decides (faster, slower) each of these.
+shows it; machines may disagree. A try is good if it decides (faster, slower) each of these. Effects in the steady state
+are judged in the same way, where a try has them: `steady` in decides.json.
 
 Repeating the command continues in the folder, also on another machine (validation/measured_parts.py), so that a long
 measurement can be split.
@@ -35,6 +36,7 @@ from envmatrix.results import RunFolder, Trial
 from envmatrix.stats.analysis import estimate
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.measurements import fold_trials
+from envmatrix.stats.steady_state.effect import steady_effects
 from envmatrix.system.atomic_files import append_line, read_whole_lines, write_whole
 from validation import measured_parts as parts
 from validation import precision
@@ -46,6 +48,8 @@ TINY: Mapping[str, Any] = {"model": "mlp", "widths": "10", "eval_samples": 0}
 ENOUGH, ALLOWED = 200, 0.05
 #: Difference that a try must decide (a fraction), number of tries, good ones among them, required half-width.
 DIFFERS, TRIES, GOOD, HALF_WIDTH = 0.08, 5, 4, 0.05
+#: The same for effects in the steady state: number of tries, good ones among them.
+STEADY_TRIES, STEADY_GOOD = 10, 9
 
 
 def pairs_of(plan: Plan) -> list[tuple[Arm, Arm]]:
@@ -132,13 +136,13 @@ def judge_alarms(chosen: argparse.Namespace) -> dict[str, Any]:
 Try = Mapping[str, tuple[float, float, str]]
 
 
-def tries_of(each: Mapping[str, Sequence[Try]]) -> dict[str, Any]:
+def tries_of(each: Mapping[str, Sequence[Try]], wanted: int = TRIES, wanted_good: int = GOOD) -> dict[str, Any]:
     """Judge the tries of each part, environment -> (ratio, half-width, verdict), and all of them together."""
     found = {part: tries_of_part(runs) for part, runs in each.items() if runs}
     tries = sum(len(each[part]) for part in found)
     good = sum(not left for one in found.values() for left in one["undecided"])
-    verdict = "MET" if good >= math.ceil(tries * GOOD / TRIES) else "MISSED"
-    verdict = verdict if tries >= TRIES else f"not decided: {TRIES} tries are wanted"
+    verdict = "MET" if good >= math.ceil(tries * wanted_good / wanted) else "MISSED"
+    verdict = verdict if tries >= wanted else f"not decided: {wanted} tries are wanted"
     return {"tries": tries, "good": good, "verdict": verdict, "each": found}
 
 
@@ -154,16 +158,26 @@ def tries_of_part(runs: Sequence[Try]) -> dict[str, Any]:
     return {"ratios": ratios, "differing": differing, "undecided": open_, "median_half_widths": widths}
 
 
-def effects_of(folder: RunFolder) -> Try:
-    """Return environment -> (ratio, half-width, verdict) of a run; without an interval the width is infinite."""
+def effects_of(folder: RunFolder) -> tuple[Try, Try]:
+    """Return environment -> (ratio, half-width, verdict) of a run, for first steps and for the steady state.
+
+    Without an interval the width is infinite; an environment without a steady effect is left out.
+    """
     run = folder.load()
-    trials = parts.trials_of(folder, run.plan)
-    found = estimate(run.plan, fold_trials(run.plan, trials), workloads=run.workloads, metrics=())
-    return {
+    measured = fold_trials(run.plan, parts.trials_of(folder, run.plan))
+    analysis = estimate(run.plan, measured, workloads=run.workloads, metrics=())
+    effects = [effect for effect in analysis.primary_effects() if effect.ratio and not effect.is_control]
+    first = {
         effect.environment: (effect.ratio, math.inf if effect.half_width is None else effect.half_width, effect.verdict)
-        for effect in found.primary_effects()
-        if effect.ratio and not effect.is_control
+        for effect in effects
     }
+    later = steady_effects(run.plan, measured, analysis)
+    steady = {
+        effect.environment: (one.ratio, (one.high - one.low) / 2, one.verdict)
+        for effect in effects
+        if (one := later.get(effect.arm))
+    }
+    return first, steady
 
 
 def decides(chosen: argparse.Namespace) -> int:
@@ -198,9 +212,9 @@ def over(part: Path) -> set[str]:
 
 def judge_decides(chosen: argparse.Namespace) -> dict[str, Any]:
     """Judge all finished tries of all parts, print the results, and write them."""
-    there, runs = parts.chosen_parts(chosen), dict[str, dict[str, Try]]()
+    there, runs = parts.chosen_parts(chosen), dict[str, dict[str, tuple[Try, Try]]]()
     for part in there:
-        ended: dict[str, Try] = {}
+        ended: dict[str, tuple[Try, Try]] = {}
         runs[part.path.name] = ended
         for path in tries_in(part.path):
             if path.name in over(part.path):
@@ -209,14 +223,22 @@ def judge_decides(chosen: argparse.Namespace) -> dict[str, Any]:
             else:
                 progress(f"{path} is not over")
     print("\n".join(parts.told(there)))
-    found = tries_of({part: list(ended.values()) for part, ended in runs.items()})
+    found = tries_of({part: [first for first, _ in ended.values()] for part, ended in runs.items()})
+    with_steady = {part: {run: two[1] for run, two in ended.items() if two[1]} for part, ended in runs.items()}
+    steady = tries_of({part: list(ended.values()) for part, ended in with_steady.items()}, STEADY_TRIES, STEADY_GOOD)
     for part, one in found["each"].items():
         one["runs"] = list(runs[part])
         print("\n".join(lines_of(part, one)))
-    document = {"schema": 3, **found, "parts": parts.as_json(there)}
+    for part, one in steady["each"].items():
+        one["runs"] = list(with_steady[part])
+        print("\n".join(lines_of(f"{part}, steady state", one)))
+    document = {"schema": 3, **found, "steady": steady, "parts": parts.as_json(there)}
     write_whole(chosen.to / "decides.json", json.dumps(document, indent=1) + "\n")
-    wanted = f"wanted: {GOOD} of {TRIES}"
-    print(f"{found['good']} of {found['tries']} tries decided all of them ({wanted}): {found['verdict']}")
+    for name, one, wanted in (("", found, (GOOD, TRIES)), ("steady state: ", steady, (STEADY_GOOD, STEADY_TRIES))):
+        print(
+            f"{name}{one['good']} of {one['tries']} tries decided all of them (wanted: {wanted[0]} of {wanted[1]}): "
+            f"{one['verdict']}"
+        )
     return found
 
 

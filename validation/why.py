@@ -51,7 +51,7 @@ class Cell:
 
 def cells() -> Iterator[Cell]:
     """Yield each kind of cost in two or three sizes (negative: a shorter step); the last cell adds no cost."""
-    memory, sleeps = "memory is returned to the kernel and faulted in again", "threads sleep between parallel regions"
+    memory, sleeps = "memory is returned to Linux and faulted in again", "threads sleep between parallel regions"
     for size in (3e-3, -2.4e-3, 9e-3):
         times = f"{1e3 * size:+.1f} ms"
         yield Cell(f"page faults {times}", {"kernel": size}, {"minor_faults": size / FAULT_S}, memory)

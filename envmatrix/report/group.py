@@ -253,9 +253,10 @@ class Group:
         alone = {row.arm.name: f"{row.arm.runs} *" for row in self.alone}
         names = [row.arm.environment for row in self.rows if row.effect and row.effect.reference in alone]
         copies = list_names(list(dict.fromkeys(alone.values())))
-        copy = f'"{copies}", a further copy of {self.baseline_name} that runs this way too'
-        text = f"* Processes of {list_names(names)} run from start to end; they do not take turns with the others"
-        return f"{text}. They are compared with {copy}." if names else ""
+        if not names:
+            return ""
+        runs = f'* {list_names(names)} and "{copies}" took no turns: each process ran from start to end'
+        return f"{runs}. They are compared with each other."
 
     @property
     def has_cost(self) -> bool:

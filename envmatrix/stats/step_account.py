@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from envmatrix.stats.measurements import Measurements
 
 #: The parts of a step in the order of the report, with their labels.
-PARTS = {"kernel": "kernel", "user": "user", "waiting": "waiting for a CPU", "blocked": "blocked"}
+PARTS = {"kernel": "Linux kernel", "user": "user", "waiting": "waiting for a CPU", "blocked": "blocked"}
 #: Events of the thread (or process) that explain the parts; those of the processor are counted for threads only.
 _OF_BOTH = ("minor_faults", "major_faults", "voluntary_switches", "involuntary_switches")
 EVENTS = (*_OF_BOTH, "dtlb_misses", "cache_misses")

@@ -8,7 +8,7 @@ from tests.step_runs import PROGRAM, PROGRAM_MATRIX, replace_trials
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(600)]
 
-CAUSE = "memory is returned to the kernel and faulted in again"
+CAUSE = "memory is returned to Linux and faulted in again"
 
 
 @pytest.fixture

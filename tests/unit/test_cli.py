@@ -169,10 +169,10 @@ def test_a_command_passes_on_the_options_that_were_given_and_leaves_the_defaults
 
 
 def test_long_sentences_are_folded_between_words_on_a_terminal_and_never_in_a_pipe(monkeypatch, capsys):
-    line = "  cause: memory is returned to the kernel and faulted in again"
+    line = "  cause: memory is returned to Linux and faulted in again"
     monkeypatch.setenv("COLUMNS", "40")
     common.print_sentences(line)
     assert capsys.readouterr().out == f"{line}\n"
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     common.print_sentences(f"{line}\nshort")
-    assert capsys.readouterr().out == "  cause: memory is returned to the\n    kernel and faulted in again\nshort\n"
+    assert capsys.readouterr().out == "  cause: memory is returned to Linux and\n    faulted in again\nshort\n"

@@ -21,14 +21,14 @@ from tests.step_runs import STEPS, run_of, why
 from tests.synthetic import make_environment
 
 RULES = {
-    "memory is returned to the kernel and faulted in again": ({"minor_faults": 2000.0, "kernel": 5.0}, {}),
+    "memory is returned to Linux and faulted in again": ({"minor_faults": 2000.0, "kernel": 5.0}, {}),
     "threads sleep between parallel regions": ({"voluntary_switches": 80.0, "blocked": 6.0}, {}),
     "threads spin while other programs need CPUs": (
         {"involuntary_switches": 40.0, "waiting": 6.0}, {"openmp": {"sleeps": False, "threads": 2}},
     ),
     "a CPU quota holds threads back": ({"waiting": 6.0, "throttled_s": 0.01}, {}),
     "fewer threads than CPUs": ({"user": 9.0}, {"openmp": {"threads": 1}}),
-    "another kernel was chosen": ({"user": 9.0}, {"onednn": {"isa": "Intel AVX2"}}),
+    "another compute kernel was chosen": ({"user": 9.0}, {"onednn": {"isa": "Intel AVX2"}}),
 }  # fmt: skip
 
 
@@ -113,7 +113,7 @@ def test_an_environment_that_changes_only_the_cause_confirms_it_or_not(tmp_path,
     assert (" (not confirmed by tuned, which changes only this and costs " in said) is (gain > 0)
 
 
-MEMORY = "memory is returned to the kernel and faulted in again"
+MEMORY = "memory is returned to Linux and faulted in again"
 
 
 def rule_of(name):
@@ -157,7 +157,7 @@ def test_a_cause_is_confirmed_by_an_environment_that_has_half_of_the_effect(tmp_
         ("threads spin while other programs need CPUs", {}, False, [("wait", "passive")]),
         ("fewer threads than CPUs", {"threads": "one", "malloc": "tcmalloc"}, True, [("threads", "one")]),
         ("fewer threads than CPUs", {}, False, [("threads", "logical")]),
-        ("another kernel was chosen", {"isa": "onednn-avx2"}, True, [("isa", "onednn-avx2")]),
+        ("another compute kernel was chosen", {"isa": "onednn-avx2"}, True, [("isa", "onednn-avx2")]),
         ("a CPU quota holds threads back", {"cpu-quota": "1"}, True, [("cpu-quota", "1")]),
     ],
 )  # fmt: skip

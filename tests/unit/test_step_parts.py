@@ -216,7 +216,7 @@ def test_every_report_has_the_parts(tmp_path):
     summary = run_of(tmp_path / "run", {"other": {"kernel": 5.0, "minor_faults": 2000.0}}, noise=0.004)
     found = why(summary, "other")
     line = line_of(found)
-    assert re.match(r"\+(4\.9|5\.\d) ms per step: kernel \+(4\.9|5\.\d) \[\+[\d.]+, \+[\d.]+\], user ", line)
+    assert re.match(r"\+(4\.9|5\.\d) ms per step: Linux kernel \+(4\.9|5\.\d) \[\+[\d.]+, \+[\d.]+\], user ", line)
     for text in (printed(summary, 160), to_html(summary)):
         assert line in text
     assert line.replace("[", r"\[").replace("]", r"\]") in to_markdown(summary)
@@ -267,9 +267,9 @@ def test_the_difference_between_runs_has_parts_that_add_up_and_intervals_with_th
         assert parts.part("kernel").change.low < 8e-3 < parts.part("kernel").change.high
         user = parts.part("user").change
         assert user.low < -1e-3 < 1e-3 < user.high, "days differ by as much"
-        assert [one.rule.name for one in item.why.findings] == ["memory is returned to the kernel and faulted in again"]
+        assert [one.rule.name for one in item.why.findings] == ["memory is returned to Linux and faulted in again"]
         assert item.why.causes.cause("minor_faults").price_s == pytest.approx(FAULT_MS / 1e3)
-        assert "cause: in run-4, memory is returned to the kernel and faulted in again" in reasons_of(item.why)
+        assert "cause: in run-4, memory is returned to Linux and faulted in again" in reasons_of(item.why)
         assert "(with 4 older runs)" in next(tree_of(item.why))[1]
     told = json.loads(json.dumps(found.to_json()))["comparisons"][0]["why"]
     assert (told["environment"], told["reference"]) == ("run-4", "run-0:cnn@local")

@@ -7,7 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from envmatrix.results import RunFolder
 from envmatrix.system.atomic_files import append_line
+from tests.installed import ROOT
 from tests.synthetic import Machine, make_plan, make_trials, write_run
 from validation import measured_parts, verdicts
 
@@ -69,6 +71,18 @@ def test_a_try_is_good_when_it_decides_all_that_differs_in_the_mean_of_all_tries
     assert verdicts.tries_of({"1": runs[:4], "2": []})["verdict"].startswith("not decided")
     assert verdicts.tries_of_part([attempt(1 / 1.1, verdict="slower")] * 5)["differing"] == ["a"]
     assert verdicts.tries_of_part([attempt(1.2), {}, attempt(1.2)])["undecided"][1] == ["a"], "a try without it"
+
+
+def test_effects_in_the_steady_state_are_judged_next_to_those_of_the_first_steps():
+    folder = RunFolder(ROOT / "results/reference-steady")
+    first, steady = verdicts.effects_of(folder)
+    summary = json.loads((folder.path / "summary.json").read_text())
+    [book] = [effect for effect in summary["effects"] if effect["primary"] and effect["environment"] == "book"]
+    assert first["book"][0] == pytest.approx(book["ratio"])
+    assert steady["book"][0] == pytest.approx(book["steady_ratio"])
+    assert steady["run-cpu"][2] == "slower"
+    assert first.keys() == steady.keys()
+    assert verdicts.tries_of({"1": [steady] * 9}, 10, 9)["verdict"].startswith("not decided: 10")
 
 
 def test_what_differs_on_one_machine_need_not_on_another():

@@ -244,7 +244,7 @@ def _idle_cpus(case: Case) -> bool:
 
 #: All rules, in the order of the report.
 RULES = (
-    Rule("memory is returned to the kernel and faulted in again", _memory_returned,
+    Rule("memory is returned to Linux and faulted in again", _memory_returned,
          "try an allocator, or allocator settings, that keep freed memory",
          less=("malloc", "glibc-tuned"), start="glibc", event="minor_faults"),
     Rule("threads sleep between parallel regions", _sleeping,
@@ -257,7 +257,7 @@ RULES = (
          less=("wait", "passive"), more=("wait", "active"), factors=("wait",), event="involuntary_switches"),
     Rule("fewer threads than CPUs", _fewer_threads,
          "OMP_NUM_THREADS, or no CPU list that leaves CPUs out", less=("threads", "logical"), factors=("threads",)),
-    Rule("another kernel was chosen", _other_compute_kernel,
+    Rule("another compute kernel was chosen", _other_compute_kernel,
          "see `envmatrix evidence ENV` for the instruction sets", factors=("isa",)),
     Rule("first steps are slower (warm-up)", _warming_up,
          "time later steps: raise `warmup_steps`, or `warmup` of a program's metric"),
