@@ -14,7 +14,7 @@ from rich.text import Text
 
 from envmatrix.report.attribution import attribution_sections
 from envmatrix.report.explanation import PARTS_NOTE, line_of, reasons_of, whys
-from envmatrix.report.formatting import format_count, format_interval, format_ratio, list_names
+from envmatrix.report.formatting import format_count, format_interval, format_ratio
 from envmatrix.report.group import Group, scaling_sentence, use_command
 from envmatrix.report.summary import Summary, glossary_sentence
 from envmatrix.report.tables.columns import Column, columns_of
