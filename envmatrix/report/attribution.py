@@ -26,7 +26,7 @@ from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.pairing import interleaved_original, rescale_to_interleaved
 from envmatrix.system.printable import printable_text
 
-_WIDTH, _ROW, _LEFT, _RIGHT = 860.0, 30.0, 290.0, 190.0
+_WIDTH, _ROW, _LEFT, _RIGHT = 860.0, 30.0, 330.0, 215.0
 FACTORIAL_NOTE = (
     "Main effect: averaged over the other factors. Share: the part of the heading's gain that comes from this factor "
     "(its Shapley value); all shares multiplied give the gain. All intervals are simultaneous."

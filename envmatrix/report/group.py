@@ -250,7 +250,7 @@ class Group:
     @property
     def _alone_note(self) -> str:
         """Return what the copies of the references are for that run separately."""
-        alone = {row.arm.name: f"{row.arm.runs} *" for row in self.alone}
+        alone = {row.arm.name: row.arm.environment for row in self.alone}
         names = [row.arm.environment for row in self.rows if row.effect and row.effect.reference in alone]
         copies = list_names(list(dict.fromkeys(alone.values())))
         if not names:

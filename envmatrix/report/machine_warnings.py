@@ -107,8 +107,10 @@ def _quota(run: Run, measured: Measurements, _analysis: Analysis) -> Findings:
         )
 
 
-def _contended_blocks(_run: Run, measured: Measurements, _analysis: Analysis) -> Findings:
+def _contended_blocks(run: Run, measured: Measurements, analysis: Analysis) -> Findings:
     """Find single blocks with CPU contention on a machine that is otherwise quiet."""
+    if any(_contention(run, measured, analysis)):
+        return
     shares = measured.disturbed()
     is_known = np.isfinite(shares)
     if not is_known.any() or float(np.median(shares[is_known])) > DISTURBED:

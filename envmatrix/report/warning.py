@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
 from envmatrix.plan import shown_name
+from envmatrix.report.formatting import list_names
 from envmatrix.results import Run
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.measurements import Measurements
@@ -56,7 +57,7 @@ class WarningKind(str, Enum):
 class RunWarning:
     """One warning: what it is about, what was seen, and what to do.
 
-    ``ending`` is left out of names shown to people, if all arms share it.
+    ``ending`` is left out of names shown to people, if all arms share it. ``names_each``: the text names each subject.
     """
 
     kind: WarningKind
@@ -64,6 +65,7 @@ class RunWarning:
     text: str
     remedy: str
     ending: str = ""
+    names_each: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -74,6 +76,11 @@ class RunWarning:
     def about(self) -> str:
         """The subject, as shown to people."""
         return ", ".join(self.names)
+
+    @property
+    def sentence(self) -> str:
+        """What was seen, with its subject."""
+        return self.text if self.names_each else f"{list_names(self.names)}: {self.text}"
 
 
 class Check(NamedTuple):
@@ -90,12 +97,21 @@ class Check(NamedTuple):
 
 
 def one_per_cause(warnings: Iterable[RunWarning], ending: str = "") -> tuple[RunWarning, ...]:
-    """Return the warnings, the gravest kinds first; those that differ only in their subject become one."""
-    subjects: dict[tuple[WarningKind, str, str], list[str]] = {}
+    """Return the warnings, the gravest kinds first; those of one kind with one remedy become one."""
+    causes: dict[tuple[WarningKind, str], dict[str, list[str]]] = {}
     for item in warnings:
-        subjects.setdefault((item.kind, item.text, item.remedy), []).append(item.subject)
+        texts = causes.setdefault((item.kind, item.remedy), {})
+        texts.setdefault(item.text, []).append(item.subject)
     order = list(WarningKind)
-    merged = (
-        RunWarning(kind, ", ".join(names), text, remedy, ending) for (kind, text, remedy), names in subjects.items()
-    )
+    merged = (_merge(kind, remedy, texts, ending) for (kind, remedy), texts in causes.items())
     return tuple(sorted(merged, key=lambda item: order.index(item.kind)))
+
+
+def _merge(kind: WarningKind, remedy: str, texts: Mapping[str, Sequence[str]], ending: str) -> RunWarning:
+    """Return one warning for ``texts`` -> their subjects; with several texts, each names its own."""
+    single = [RunWarning(kind, ", ".join(names), text, remedy, ending) for text, names in texts.items()]
+    if len(single) == 1:
+        return single[0]
+    subjects = dict.fromkeys(name for names in texts.values() for name in names)
+    text = "; ".join(f"{item.about}: {item.text}" for item in single)
+    return RunWarning(kind, ", ".join(subjects), text, remedy, ending, names_each=True)

@@ -123,12 +123,11 @@ def _slow_trials(run: Run, measured: Measurements, analysis: Analysis) -> Findin
         if effect:
             ratios = format_ratio(effect.usual), format_ratio(effect.ratio)
             usual = "; speed-up without slow trials {}, with them {}".format(*ratios)
-        whose = "" if name in shared else f" for {name.partition(':')[0]}"
-        held = f"a verdict{whose} takes at least {LEAST_BLOCKS} blocks"
-        resume = f"`envmatrix resume {run.name}` with a larger budget ({held}), and "
+        held = f", so {'every' if name in shared else 'its'} verdict takes at least {LEAST_BLOCKS} blocks"
+        resume = f"`envmatrix resume {run.name}` with a larger budget, and "
         yield (
             name,
-            f"{slow} than the others{usual}",
+            f"{slow} than the others{held if slow.trials < LEAST_BLOCKS else ''}{usual}",
             (resume if slow.trials < LEAST_BLOCKS else "") + "find the cause in the slow trials' records",
         )
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from envmatrix.search.steps import Step
 
 _PHASES = ("evidence", "screen", "race", "confirm")
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _BOTTOM, _TOP = 860.0, 306.0, 60.0, 50.0, 34.0, 24.0
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _BOTTOM, _TOP = 860.0, 306.0, 60.0, 14.0, 34.0, 28.0
 
 
 def answer_lines(answer: TuneAnswer) -> list[str]:
@@ -160,13 +160,12 @@ def _history_figure(steps: Sequence[Step]) -> str:
     body = "".join(
         svg.line(_LEFT, y(tick), _WIDTH - _RIGHT, y(tick), "grid")
         + svg.text(_LEFT - 8, y(tick) + 4, f"{tick:g}", "end")
-        + svg.text(_WIDTH - _RIGHT + 10, y(tick) + 4, f"{tick:g}")  # the end that a narrow screen shows
         for tick in svg.ticks(low, high)
     )
     for position, phase, value in points:
         kind = _PHASES.index(phase)
         body += f'<g class="k{kind}">{svg.marker(x(position), y(value), kind, 3.0)}</g>'
-    body += svg.text(4, 12, "speed relative to the baseline", "soft")
+    body += svg.text(4, 18, "speed relative to the baseline", "soft")
     body += svg.text(_WIDTH - _RIGHT, _HEIGHT - 6, "trials, in the order they ran", "end soft")
     description = "Speed of each trial relative to the baseline of its block, in the order they ran"
     return svg.drawing(_WIDTH, _HEIGHT, "Search history", description, body, "search")

@@ -162,3 +162,17 @@ def test_blocks_that_others_disturbed_are_told_of_a_run_that_is_quiet_else(block
     if told:
         assert said[0].startswith("other programs contended for CPUs in 2 of 10 blocks (most, block 3: ")
         assert "50%" in said[0]
+
+
+def test_contention_and_the_blocks_in_which_it_was_worst_are_one_warning():
+    plan = make_plan(("fast",))
+
+    def disturb(trial):
+        delay = 3.0 if trial.block in (3, 6) else 0.25 if trial.environment == "baseline" else 0.05
+        trial.document["metrics"].update(user_s=2.5, system_s=0.5, run_delay_s=delay)
+        return trial
+
+    trials = map(disturb, make_trials(plan, Machine({}, noise=0.01, stand_in=False), 10))
+    summary = summarise_measurements(make_run(plan), fold_trials(plan, trials))
+    (told,) = [caution.text for caution in summary.cautions if caution.kind is WarningKind.DISTURBED]
+    assert told.startswith("CPU contention: threads that could run waited for a CPU ")

@@ -115,9 +115,11 @@ def test_blocks_that_others_disturbed_are_counted_node_by_node():
     both = [replace(trial, node="n1,n2", node_checks=(NodeCheck(busy=0.1), NodeCheck(busy=0.2)))
             for trial in make_trials(PLAN, Machine({}, noise=0.0), 11) if trial.block == 10]  # fmt: skip
     cautions = summarise_measurements(make_run(PLAN), fold_trials(PLAN, [*trials, *both])).cautions
-    told = {one.subject: one.text for one in cautions if one.kind == WarningKind.OTHER_LOAD}
-    assert told["n1"].startswith("others used its CPUs before 6 of the 6 blocks that ran on it; most, 40% of all, ")
-    assert told["n2"].startswith("others used its CPUs before 2 of the 6 blocks that ran on it; most, 30% of all, ")
+    (told,) = (one for one in cautions if one.kind == WarningKind.OTHER_LOAD)
+    assert told.subject == "n2, n1"
+    first, second = told.sentence.split("; n1: ")
+    assert first.startswith("n2: others used its CPUs before 2 of the 6 blocks that ran on it; most, 30% of all, ")
+    assert second.startswith("others used its CPUs before 6 of the 6 blocks that ran on it; most, 40% of all, ")
 
 
 def test_blocks_on_different_machines_are_no_reason_to_warn():

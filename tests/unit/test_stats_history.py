@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -325,16 +324,6 @@ def test_a_single_run_is_told_in_the_table_and_no_figure_is_drawn_of_it():
     assert ["<polyline" in page for page in pages] == [False, True]
     told = "One run so far: figures are drawn from the second one on. Latest: throughput, samples/s, its mean."
     assert [told in page for page in pages] == [True, False]
-
-
-def test_the_scale_of_a_history_stands_at_the_end_that_a_narrow_screen_shows_first():
-    """Guards against a page at 400 px that shows the newest runs without the numbers of the scale."""
-    points = tuple(Point(f"run-{day}", f"2026-{day}", 100.0, 1.25, 1.2, 1.3) for day in range(2))
-    page = to_html(History(1, (Series("host", "cnn", "local", "fast", "samples_per_s", points, ()),), ()))
-    newest = max(map(float, re.findall(r'<polyline points="(?:\S+ )*([0-9.]+),', page)))
-    scale = [float(x) for x in re.findall(r'<text x="([0-9.]+)" y="[0-9.]+" class="soft">1\.[0-9]+<', page)]
-    assert scale
-    assert min(scale) > newest
 
 
 def test_a_page_of_too_few_runs_does_not_count_no_changes():

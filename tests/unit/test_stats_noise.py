@@ -108,9 +108,9 @@ def test_an_environment_with_slow_trials_has_no_verdict_and_leaves_no_race_befor
 @pytest.mark.parametrize(
     ("slow", "held"),
     [
-        ("fast", "a verdict for fast"),
-        ("baseline", "a verdict"),
-        ("control", "a verdict"),
+        ("fast", "its"),
+        ("baseline", "every"),
+        ("control", "every"),
     ],
 )
 def test_a_report_says_of_what_slow_trials_leave_no_verdict(slow, held):
@@ -127,7 +127,20 @@ def test_a_report_says_of_what_slow_trials_leave_no_verdict(slow, held):
         f"No verdict on fast yet: {who} has outliers, so a verdict takes at least 20 blocks. No other environment is"
     )
     assert told.subject == f"{slow}:cnn@local"
-    assert f" with a larger budget ({held} takes at least 20 blocks), and " in told.remedy
+    assert f"slower than the others, so {held} verdict takes at least 20 blocks" in told.text
+    assert told.remedy.startswith("`envmatrix resume made-up` with a larger budget, and ")
+
+
+def test_slow_trials_of_several_environments_are_one_warning():
+    def is_slow(trial):
+        return trial.environment in ("fast", "baseline") and trial.block == 3
+
+    summary = summary_of(PLAN, slowed(PLAN, replace(QUIET, noise=0.001), 14, is_slow, by=1.25))
+    (told,) = [caution for caution in summary.cautions if caution.kind is WarningKind.SLOW_TRIALS]
+    assert told.subject == "baseline:cnn@local, fast:cnn@local"
+    first, second = told.sentence.split("; fast: ")
+    assert first.startswith("baseline: 1 of 14 trials is ")
+    assert second.startswith("1 of 14 trials is ")
 
 
 @pytest.mark.parametrize("slow", ["fast", "baseline", "control"])

@@ -16,7 +16,7 @@ from envmatrix.stats.history import Change, Point, Series
 from envmatrix.stats.metrics import TICK_DIGITS, NumberFormatter
 from envmatrix.system.printable import printable_line
 
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 860.0, 280.0, 70.0, 66.0, 22.0, 40.0
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 860.0, 286.0, 86.0, 14.0, 28.0, 46.0
 #: Longer series are drawn as means of neighbouring points.
 _MOST_POINTS = 400
 #: Most runs with new versions that are marked in a figure; the list below it has all.
@@ -109,13 +109,12 @@ def _axes(frame: Frame, places: Mapping[RunKey, float], up: svg.Scale) -> str:
         text = f"{value:.6g}" if frame.by_ratio else frame.show(value, digits=TICK_DIGITS)
         body += svg.line(_LEFT, up(value), _WIDTH - _RIGHT, up(value), kind)
         body += svg.text(_LEFT - 8, up(value) + 4, text, "end soft")
-        body += svg.text(_WIDTH - _RIGHT + 8, up(value) + 4, text, "soft")  # the end that a narrow screen shows
     runs = frame.runs
     for index in sorted({round(position) for position in np.linspace(0, len(runs) - 1, min(6, len(runs)))}):
         kind = "soft" if index == 0 < len(runs) - 1 else "end soft" if index == len(runs) - 1 else "mid soft"
         date = runs[index][0][:10] or runs[index][1]
         body += svg.text(places[runs[index]], _HEIGHT - _BOTTOM + 18, date, kind, 20)
-    body += svg.text(4, 12, frame.label, "soft")
+    body += svg.text(4, 18, frame.label, "soft")
     return body + svg.text(_WIDTH - _RIGHT, _HEIGHT - 4, "runs in the order of their dates", "end soft")
 
 

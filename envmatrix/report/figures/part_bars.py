@@ -8,7 +8,8 @@ from envmatrix.report.group import Group
 from envmatrix.stats.attribution.explanation import Explanation
 from envmatrix.stats.step_account import PARTS
 
-_WIDTH, _ROW, _TOP, _LEFT, _RIGHT = 860.0, 26.0, 30.0, 150.0, 90.0
+#: Margins leave room for the larger letters of a narrow screen.
+_WIDTH, _ROW, _TOP, _RIGHT, _LETTER, _LETTERS = 860.0, 26.0, 30.0, 100.0, 10.0, 34
 _HEIGHT = 14.0
 _COLOURS = {name: f"k{number}" for number, name in enumerate(PARTS)}
 
@@ -24,14 +25,15 @@ def part_bars(group: Group, name: str = "why") -> str:
     ends = [end for _, why in explained for end in _bar_ends(why)]
     unit = Scale.of(max(ends, key=abs))
     bottom = _TOP + _ROW * len(explained) + 6
-    scale = svg.Scale(min(0.0, *ends), max(0.0, *ends), _LEFT, _WIDTH - _RIGHT)
+    left = 24 + _LETTER * min(_LETTERS, max(len(label) for label, _ in explained))
+    scale = svg.Scale(min(0.0, *ends), max(0.0, *ends), left, _WIDTH - _RIGHT)
     values = svg.ticks(scale.low / unit.seconds, scale.high / unit.seconds)
     body = _legend(explained) + svg.x_grid(scale, values, _TOP, bottom, base=0.0, unit=unit.seconds)
     for number, (label, why) in enumerate(explained):
         body += _bar(label, why, scale, _TOP + _ROW * (number + 0.5) + 3, unit)
-    body += svg.text((_LEFT + _WIDTH - _RIGHT) / 2, bottom + 34, f"{unit.unit} per {explained[0][1].per}", "mid")
+    body += svg.text((left + _WIDTH - _RIGHT) / 2, bottom + 38, f"{unit.unit} per {explained[0][1].per}", "mid")
     described = "; ".join(f"{label}: {line_of(why)}" for label, why in explained)
-    return svg.drawing(_WIDTH, bottom + 44, f"Why: {group.workload} on {group.engine}", described, body, name)
+    return svg.drawing(_WIDTH, bottom + 46, f"Why: {group.workload} on {group.engine}", described, body, name)
 
 
 def _bar_ends(why: Explanation) -> tuple[float, float]:
@@ -42,12 +44,12 @@ def _bar_ends(why: Explanation) -> tuple[float, float]:
 
 def _legend(explained: list[tuple[str, Explanation]]) -> str:
     counted = {part.name for _, why in explained for part in why.parts.parts}
-    body, x = "", _LEFT
+    body, x = "", 12.0
     for name, label in PARTS.items():
         if name in counted:
             body += f'<g class="{_COLOURS[name]}">{svg.rectangle(x, 6, 12, _HEIGHT)}</g>'
             body += svg.text(x + 18, 17, label, "soft")
-            x += 40 + 7 * len(label)
+            x += 40 + _LETTER * len(label)
     return body
 
 
@@ -63,4 +65,4 @@ def _bar(label: str, why: Explanation, scale: svg.Scale, y: float, unit: Scale) 
     whole = why.parts.whole.mean
     total = f'<g class="same">{svg.marker(scale(whole), y, 3)}</g>'
     words = svg.text(_WIDTH - _RIGHT + 14, y + 4, f"{unit.number(whole)} {unit.unit}")
-    return "".join((svg.text(_LEFT - 12, y + 4, label, "end", 20), body, total, words))
+    return "".join((svg.text(scale.start - 12, y + 4, label, "end", _LETTERS), body, total, words))

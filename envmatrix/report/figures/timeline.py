@@ -18,7 +18,7 @@ from envmatrix.stats.metrics import TICK_DIGITS, Metric, show_seconds
 from envmatrix.stats.steady_state.startup import Start
 from envmatrix.system.printable import printable_line
 
-WIDTH, HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 860.0, 316.0, 70.0, 14.0, 28.0, 40.0
+WIDTH, HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 860.0, 322.0, 86.0, 14.0, 28.0, 46.0
 #: With more trials, each environment is one path: single marks with titles would overload a browser.
 _MOST_MARKS = 3000
 _MOST_POINTS = 30_000
@@ -78,7 +78,7 @@ def timeline(summary: Summary, group: Group, name: str = "time", *, has_legend: 
     arm_index, outcome = trials.arm[trial_rows], trials.outcome[trial_rows]
     across, up = _scales(times, values)
     body = _grid(across, up, partial(group.metric.show, digits=TICK_DIGITS))
-    body += svg.text(4, 14, axis_title(group.metric), "soft")
+    body += svg.text(4, 18, axis_title(group.metric), "soft")
     body += svg.text((_LEFT + WIDTH) / 2, HEIGHT - 4, label, "mid soft")
     colours = environment_colours(summary)
     for index in arm_rows:
@@ -140,7 +140,7 @@ def step_time_curve(summary: Summary, group: Group, name: str = "start", *, has_
     across = svg.Scale(0.0, max(start.curve[-1][0] for start in shown_starts), _LEFT, WIDTH - _RIGHT)
     up = svg.Scale(0.9 * min(steps), high * 1.02, HEIGHT - _BOTTOM, _TOP)
     colours = environment_colours(summary)
-    body = svg.text(4, 14, "time of a step", "soft")
+    body = svg.text(4, 18, "time of a step", "soft")
     body += _grid(across, up, partial(show_seconds, digits=TICK_DIGITS))
     body += svg.text((_LEFT + WIDTH) / 2, HEIGHT - 4, "seconds since the first step began", "mid soft")
     body += "".join(_line(start, colours[start.arm.environment], across, up) for start in shown_starts)

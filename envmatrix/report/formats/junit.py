@@ -41,7 +41,7 @@ def _suite(summary: Summary, group: Group) -> ET.Element:
     for name, value in (("run", summary.run.name), ("seed", summary.plan.seed), ("metric", group.metric.label)):
         ET.SubElement(properties, "property", name=name, value=_text(value))
     suite.extend(cases)
-    warnings = [f"{item.kind.value}: {item.about}: {item.text}\n  -> {item.remedy}" for item in summary.cautions]
+    warnings = [f"{item.kind.value}: {item.sentence}\n  -> {item.remedy}" for item in summary.cautions]
     ET.SubElement(suite, "system-out").text = _text("\n".join([group.headline, *group.sentences, *warnings]))
     return suite
 

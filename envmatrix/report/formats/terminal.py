@@ -14,7 +14,7 @@ from rich.text import Text
 
 from envmatrix.report.attribution import attribution_sections
 from envmatrix.report.explanation import PARTS_NOTE, line_of, reasons_of, whys
-from envmatrix.report.formatting import format_count, format_interval, format_ratio, list_names
+from envmatrix.report.formatting import format_count, format_interval, format_ratio
 from envmatrix.report.group import Group, scaling_sentence, use_command
 from envmatrix.report.summary import Summary, glossary_sentence
 from envmatrix.report.tables.columns import Column, columns_of
@@ -169,7 +169,7 @@ def _warning_lines(summary: Summary, most: int | None = None) -> list[Text]:
     """Return the warnings with their remedies, the gravest first; beyond ``most`` only how many there are."""
     lines = []
     for item in summary.cautions[:most]:
-        head = f"warning ({item.kind.value}): {list_names(item.names)}: {item.text}"
+        head = f"warning ({item.kind.value}): {item.sentence}"
         lines += [Text(printable_text(head), style="yellow"), Text(printable_text(f"  -> {item.remedy}"))]
     if hidden := len(summary.cautions) - len(lines) // 2:
         command = f"envmatrix report {shlex.quote(summary.run.name)} --warnings"
