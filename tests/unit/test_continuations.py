@@ -55,8 +55,10 @@ def carry_out(tmp_path, monkeypatch, no_orphans):
             return [replace(went_on(t, round(later_s), 1.0, noise(t)), later_s=later_s * count) for t in ended]
 
         monkeypatch.setattr(runner, "run_interleaved", interleaved)
-        engine = SimpleNamespace(sweep=lambda run: 0, started=lambda job: None)
-        experiment = SimpleNamespace(folder=folder, plan=plan, run=folder.load(), engines={"local": engine})
+        engine = SimpleNamespace(sweep=lambda run: 0, started=lambda job: None, why_no_pauses=lambda: "")
+        experiment = SimpleNamespace(
+            folder=folder, plan=plan, run=folder.load(), engines={"local": engine}, trial_run_s=0.0
+        )
         if not together:
             monkeypatch.setattr("envmatrix.trials.batches.usable_memory", lambda free: 1)
         ended = runner.run(experiment, launcher or Here(), Watcher(), said.append)

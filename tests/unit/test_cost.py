@@ -192,7 +192,7 @@ def test_report_price_rewrites_the_reports_and_prints_the_cost(tmp_path, monkeyp
 
 def test_bench_writes_the_reports_with_the_price(tmp_path, monkeypatch):
     folder = write_run(tmp_path / "one", PLAN, Machine({"fast": 1.25}), 8)
-    monkeypatch.setattr(runs, "run_experiment", lambda *_: None)
+    monkeypatch.setattr(runs, "run_experiment", lambda *_: RunEnding())
     experiment, observer = SimpleNamespace(folder=folder, run=folder.load()), SimpleNamespace(progress=print)
     result = runs.finish_run(experiment, lambda _: nullcontext(observer), price_per_h=2.0)
     assert rows_of(result.summary)["fast"].cost.price_per_h == 2.0

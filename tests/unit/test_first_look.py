@@ -166,7 +166,8 @@ def test_only_what_is_tried_is_fetched_and_the_matrix_that_is_saved_has_all(made
     assert len(all_libraries(parse(first.text, Path("matrix.yaml")))) > 3
     named = made(5.0, environments=("jemalloc",)).matrix
     assert [library.files for library in all_libraries(named)] == [("libjemalloc.so.2",)]
-    assert "jemalloc" in made(5.0, environments=("jemaloc",)).matrix.environments, "it is what was meant"
+    with pytest.raises(InputError, match="did you mean 'jemalloc'"):
+        made(5.0, environments=("jemaloc",))
 
 
 def test_a_short_program_is_tried_in_all_and_a_long_one_in_two(made):

@@ -62,7 +62,7 @@ def interrupted_run(path, monkeypatch, seconds, number):
     folder = RunFolder(path / "run")
     folder.create(make_run(plan), MATRIX_TEXT)
     engines = {"local": SimpleNamespace(sweep=lambda run: 0)}
-    experiment = SimpleNamespace(folder=folder, plan=plan, run=folder.load(), engines=engines)
+    experiment = SimpleNamespace(folder=folder, plan=plan, run=folder.load(), engines=engines, trial_run_s=0.0)
     sender = Sender(seconds, number)
     ended = runner.run(experiment, Here(), sender, lambda text: None)
     sender.timer.join()

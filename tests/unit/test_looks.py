@@ -44,7 +44,9 @@ def carry_out(tmp_path, monkeypatch, no_orphans):
         monkeypatch.setattr(steady_state_runs, "run_with_rebuild", look)
         monkeypatch.setattr(runner, "run_with_rebuild", lambda experiment, slot, progress: made[slot.trial])
         engine = SimpleNamespace(sweep=lambda run: 0)
-        experiment = SimpleNamespace(folder=folder, plan=plan, run=folder.load(), engines={"local": engine})
+        experiment = SimpleNamespace(
+            folder=folder, plan=plan, run=folder.load(), engines={"local": engine}, trial_run_s=0.0
+        )
         watcher, said = Watcher(), []
         ended = runner.run(experiment, launcher or Here(), watcher, said.append)
         folder.unlock()

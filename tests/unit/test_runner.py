@@ -59,7 +59,9 @@ def carry_out(tmp_path, monkeypatch, plan, *, stop_after=None, changed=lambda tr
 
     monkeypatch.setattr(runner, "run_with_rebuild", run_trial)
     engine = SimpleNamespace(sweep=lambda run: 0)
-    experiment = SimpleNamespace(folder=folder, plan=plan, run=folder.load(), engines={"local": engine})
+    experiment = SimpleNamespace(
+        folder=folder, plan=plan, run=folder.load(), engines={"local": engine}, trial_run_s=0.0
+    )
     watcher = Watcher()
     ended = runner.run(experiment, Here(), watcher, watcher.progress)
     names = [trial.trial for trial in folder.trials(plan)]
@@ -137,8 +139,8 @@ def test_what_a_killed_run_left_is_swept_only_when_nothing_else_measures_here(tm
     monkeypatch.setattr(
         runner, "run_with_rebuild", lambda experiment, slot, progress: next(iter(make_trials(run.plan, Machine({}), 1)))
     )
-    engines = {"local": SimpleNamespace(sweep=lambda name: sweep(name) if not said else 0)}
-    experiment = SimpleNamespace(folder=folder, plan=run.plan, run=run, engines=engines)
+    engines = {"local": SimpleNamespace(sweep=lambda name: sweep(name) if not said else 0, why_no_pauses=str)}
+    experiment = SimpleNamespace(folder=folder, plan=run.plan, run=run, engines=engines, trial_run_s=0.0)
     runner.run(experiment, Here(), Watcher(), said.append)
     assert said == ["removed 1 leftover(s) of an earlier, killed run"]
 
@@ -178,8 +180,10 @@ def begin(tmp_path, plan, machine, progress, **more):
     folder.logs.mkdir(exist_ok=True)
     for name in made:
         (folder.logs / f"{name}.log").write_text("Traceback ...\nValueError: no data\n")
-    engine = SimpleNamespace(sweep=lambda run: 0, started=lambda job: None)
-    experiment = SimpleNamespace(folder=folder, plan=plan, run=folder.load(), engines={"local": engine})
+    engine = SimpleNamespace(sweep=lambda run: 0, started=lambda job: None, why_no_pauses=lambda: "")
+    experiment = SimpleNamespace(
+        folder=folder, plan=plan, run=folder.load(), engines={"local": engine}, trial_run_s=0.0
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "run_with_rebuild", lambda experiment, slot, progress: made[slot.trial])
         patch.setattr(
