@@ -20,6 +20,7 @@ from envmatrix.report.formats.json_file import summary_to_json
 from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.formats.terminal import print_summary
 from envmatrix.report.summary import summarise_measurements
+from envmatrix.runner.loop import RunEnding
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.units import parse_price
 from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
