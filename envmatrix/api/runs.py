@@ -334,7 +334,8 @@ def check_has_answer(result: Result, then: str) -> None:
 def _stopped_error(error: StoreError, experiment: Experiment, launcher: Launcher) -> StoppedRunError:
     """Return an error with the cause, the jobs still running, and how to resume."""
     running_jobs = launcher.out() if isinstance(launcher, RunsElsewhere) else ""
-    prefix = f"{error.remedy}; " if error.remedy else ""
+    remedy = error.remedy.removesuffix(", then `envmatrix resume`")
+    prefix = f"{remedy}; " if remedy else ""
     return StoppedRunError(
         f"{error.message}; the run was stopped" + (f", {running_jobs}" if running_jobs else ""),
         where=error.where,

@@ -255,8 +255,10 @@ class Group:
         copies = list_names(list(dict.fromkeys(alone.values())))
         if not names:
             return ""
-        runs = f'* {list_names(names)} and "{copies}" took no turns: each process ran from start to end'
-        return f"{runs}. They are compared with each other."
+        return (
+            f'* The processes of {list_names(names)} ran without pauses. So the comparison is with "{copies}" (last row): '
+            f"one more copy of {self.baseline_name} that ran without pauses too."
+        )
 
     @property
     def has_cost(self) -> bool:

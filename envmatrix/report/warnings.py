@@ -122,12 +122,15 @@ def _slow_trials(run: Run, measured: Measurements, analysis: Analysis) -> Findin
         usual = ""
         if effect:
             ratios = format_ratio(effect.usual), format_ratio(effect.ratio)
-            usual = "; speed-up without slow trials {}, with them {}".format(*ratios)
-        held = f", so {'every' if name in shared else 'its'} verdict takes at least {LEAST_BLOCKS} blocks"
+            usual = " (speed-up without slow trials {}, with them {})".format(*ratios)
+        held = (
+            f"a verdict{'' if name in shared else ' on ' + name.partition(':')[0]} takes at least {LEAST_BLOCKS} blocks"
+        )
+        held = f". Outliers make the interval unreliable, so {held}" if slow.trials < LEAST_BLOCKS else ""
         resume = f"`envmatrix resume {run.name}` with a larger budget, and "
         yield (
             name,
-            f"{slow} than the others{held if slow.trials < LEAST_BLOCKS else ''}{usual}",
+            f"{slow} than the others{usual}{held}",
             (resume if slow.trials < LEAST_BLOCKS else "") + "find the cause in the slow trials' records",
         )
 

@@ -81,9 +81,10 @@ class LineProgress:
     def block_ended(self, block: int, estimate: RunningEstimate, left_s: float, left: float) -> None:
         """Report the progress of the run."""
         if not self.quiet:
-            time_left = f"at most {duration_text(self.until_end_s(block, left_s, left))} left"
+            seconds = self.until_end_s(block, left_s, left)
+            time_left = f", at most {duration_text(seconds)} left" if seconds >= 1 else ""
             best = self.best(block, estimate, left)
-            self.progress(f"block {block + 1} of up to {self.plan.max_blocks}, {time_left}; {best}")
+            self.progress(f"block {block + 1} of up to {self.plan.max_blocks}{time_left}; {best}")
 
     def until_end_s(self, block: int, left_s: float, blocks_left: float) -> float:
         """Return the seconds until the budget ends or the last possible block is complete, whichever is first."""

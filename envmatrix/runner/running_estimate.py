@@ -202,7 +202,7 @@ class RunningEstimate:
         return arms
 
     def headline(self) -> str:
-        """Return in a few words which environment is ahead.
+        """Return in a few words which environment is ahead, without its ratio.
 
         Without interval and verdict: who ends a run at a good result would make many uncorrected interim analyses.
         """
@@ -214,7 +214,4 @@ class RunningEstimate:
             return "none ahead so far"
         best = max(ahead, key=lambda effect: effect.ratio or 0.0)
         work_note = ", equal work not checked" if self._is_work_unchecked(best.workload) else ""
-        return (
-            f"ahead so far: {effect_label(best, effects)} {best.ratio:.2f}x{_caveat_text(best)}{work_note} "
-            "(no verdict before the end)"
-        )
+        return f"ahead so far: {effect_label(best, effects)}{_caveat_text(best)}{work_note} (no verdict before the end)"

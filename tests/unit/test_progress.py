@@ -58,6 +58,8 @@ def test_what_is_open_is_told_with_the_block_at_which_it_will_be_known_once_a_cl
     progress = LineProgress(EXPERIMENT, quiet=False, tell=said.append)
     progress.block_ended(PLAN.min_blocks - 2, estimate, 60.0, 2.0)
     progress.block_ended(PLAN.min_blocks - 1, estimate, 30.0, 1.0)
+    progress.block_ended(PLAN.max_blocks - 1, estimate, 30.0, 1.0)
+    assert said.pop().startswith("block 40 of up to 40; none ahead so far; "), "no time is left to be told"
     assert said == [
         "block 5 of up to 40, at most 1 min 00 s left; still open: book; first verdict after block 6",
         f"block {PLAN.min_blocks} of up to 40, at most 30 s left; none ahead so far; "

@@ -55,6 +55,9 @@ def test_a_run_that_its_folder_stops_says_which_jobs_are_out_and_how_to_go_on(tm
         "  -> make it writable; `envmatrix resume r1` continues; no finished trial is lost"
     )
     assert stopped.exit_code == ExitCode.NOTHING_RAN
+    full = StoreError("No space left", remedy="free some space, then `envmatrix resume`")
+    once = str(_stopped_error(full, SimpleNamespace(run=SimpleNamespace(name="r1")), made))
+    assert once.endswith("free some space; `envmatrix resume r1` continues; no finished trial is lost")
 
 
 def test_without_anybody_to_ask_jobs_go_on(tmp_path):

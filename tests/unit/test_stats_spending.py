@@ -205,7 +205,7 @@ def test_while_a_run_goes_on_no_interval_and_no_verdict_is_shown():
     running = RunningEstimate(plan, {})
     for trial in make_trials(plan, Machine({"fast": 1.5}, noise=0.001), 9):
         running.add(trial)
-    assert running.headline() == "ahead so far: fast 1.50x (no verdict before the end)"
+    assert running.headline() == "ahead so far: fast (no verdict before the end)"
 
 
 def test_of_two_workloads_the_headline_names_one():

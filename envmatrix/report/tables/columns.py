@@ -86,7 +86,7 @@ def _environment(row: Row, group: Group) -> Cell:
     effect = row.effect
     if row is group.baseline and group.several_workloads:
         return Cell(row.arm.environment, group.workload)
-    if row.arm.is_alone or (effect and effect.reference in {other.arm.name for other in group.alone}):
+    if effect and effect.reference in {other.arm.name for other in group.alone}:
         return Cell(f"{row.arm.environment} *")  # a note below the table says what is compared with what
     if effect is None or group.baseline is None or effect.reference == group.baseline.arm.name:
         return Cell(row.arm.environment)
