@@ -256,8 +256,8 @@ class Group:
         if not names:
             return ""
         return (
-            f'* The processes of {list_names(names)} ran without pauses. So the comparison is with "{copies}" (last row): '
-            f"one more copy of {self.baseline_name} that ran without pauses too."
+            f"* The processes of {list_names(names)} ran without pauses. So the comparison is with "
+            f'"{copies}" (last row): one more copy of {self.baseline_name} that ran without pauses too.'
         )
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
@@ -65,7 +65,7 @@ class RunWarning:
     text: str
     remedy: str
     ending: str = ""
-    names_each: bool = False
+    names_each: bool = field(default=False, kw_only=True)
 
     @property
     def names(self) -> tuple[str, ...]:
