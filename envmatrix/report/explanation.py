@@ -160,7 +160,7 @@ def finding_text(finding: Finding, found: Explanation) -> str:
     scale, mean = Scale.of(found.parts.whole.mean), finding.by.whole.mean
     change = f"{'saves' if mean < 0 else 'costs'} {scale.number(mean).lstrip('+-')} {scale.unit} per step"
     answer = f"{ANSWERS[finding.confirmed]} by {finding.by.arm.environment}"
-    return f"{cause} ({answer}, which changes only this and {change})"
+    return f"{cause} ({answer}, which differs in nothing else and {change})"
 
 
 def confirmation_lines(found: Confirmation) -> list[str]:

@@ -256,8 +256,8 @@ class Group:
         if not names:
             return ""
         return (
-            f"* The processes of {list_names(names)} ran without pauses. So the comparison is with "
-            f'"{copies}" (last row): one more copy of {self.baseline_name} that ran without pauses too.'
+            f"* {list_names(names)} ran without the pauses in which the others take turns. The speed-up is over "
+            f'"{copies}" (last row), which ran without pauses too.'
         )
 
     @property

@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+from envmatrix.engines import docker_client, podman
 from envmatrix.trials import orphans
 
 
@@ -24,3 +25,17 @@ def keys(tmp_path):
         subprocess.run(argv, check=True)
     (tmp_path / "signers").write_text("me@example.org " + (tmp_path / "mine.pub").read_text())
     return tmp_path
+
+
+@pytest.fixture
+def no_engines(tmp_path, monkeypatch):
+    """Hide this machine's container engines; ``user/podman`` is where the socket of the user's Podman would be."""
+    for name in ("CONTAINER_HOST", "DOCKER_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "user"))
+    monkeypatch.setattr(docker_client, "_PODMAN_SOCKET", str(tmp_path / "system.sock"))
+    monkeypatch.setattr(docker_client, "_DOCKER_SOCKET", str(tmp_path / "docker.sock"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    (tmp_path / "user" / "podman").mkdir(parents=True)
+    (tmp_path / "bin").mkdir()
+    podman._start_service.cache_clear()

@@ -15,7 +15,7 @@ from docker.errors import APIError, ImageNotFound
 
 from envmatrix.build.cache import Cache
 from envmatrix.build.paths import BuildPaths
-from envmatrix.engines import docker_client, podman
+from envmatrix.engines import docker_client
 from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.base import Engine, check_usable
 from envmatrix.engines.docker import DockerEngine
@@ -27,18 +27,7 @@ from envmatrix.errors import EngineError, EnvmatrixError, SkipEnvironmentError
 from envmatrix.launchers import doctor_checks
 from envmatrix.plan.environment import Image
 
-
-@pytest.fixture(autouse=True)
-def nothing_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide this machine's engines."""
-    for name in ("CONTAINER_HOST", "DOCKER_HOST"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "user"))
-    monkeypatch.setattr(docker_client, "_PODMAN_SOCKET", str(tmp_path / "system.sock"))
-    monkeypatch.setattr(docker_client, "_DOCKER_SOCKET", str(tmp_path / "docker.sock"))
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    (tmp_path / "bin").mkdir()
-    podman._start_service.cache_clear()
+pytestmark = pytest.mark.usefixtures("no_engines")
 
 
 @pytest.fixture

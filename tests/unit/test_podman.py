@@ -14,7 +14,7 @@ import pytest
 
 from envmatrix.build.cache import Cache
 from envmatrix.build.paths import BuildPaths
-from envmatrix.engines import docker_client, podman
+from envmatrix.engines import docker_client
 from envmatrix.engines.base import Limits
 from envmatrix.engines.catalog import choose_engine
 from envmatrix.engines.docker import DockerEngine, _container_user, container_config
@@ -28,19 +28,7 @@ from envmatrix.plan.environment import Environment, Image
 from envmatrix.trials.interleaving_eligibility import non_interleaved_arms
 from tests.unit.test_engine_commands import JOB
 
-
-@pytest.fixture(autouse=True)
-def no_podman_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide this machine's Podman."""
-    for name in ("CONTAINER_HOST", "DOCKER_HOST"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "user"))
-    monkeypatch.setattr(docker_client, "_PODMAN_SOCKET", str(tmp_path / "system.sock"))
-    monkeypatch.setattr(docker_client, "_DOCKER_SOCKET", str(tmp_path / "docker.sock"))
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    (tmp_path / "user" / "podman").mkdir(parents=True)
-    (tmp_path / "bin").mkdir()
-    podman._start_service.cache_clear()
+pytestmark = pytest.mark.usefixtures("no_engines")
 
 
 @pytest.fixture
