@@ -256,8 +256,8 @@ class Group:
         if not names:
             return ""
         return (
-            f"* {list_names(names)} ran without the pauses in which the others take turns. The speed-up is over "
-            f'"{copies}" (last row), which ran without pauses too.'
+            f"* {list_names(names)} took no turns and had no pauses. The speed-up here is over "
+            f'"{copies}" (last row), which had no pauses either.'
         )
 
     @property
