@@ -256,8 +256,8 @@ class Group:
         if not names:
             return ""
         return (
-            f"* {list_names(names)} took no turns and had no pauses. The speed-up here is over "
-            f'"{copies}" (last row), which had no pauses either.'
+            f'* The reference of {list_names(names)} is "{copies}" (last row). These took no turns, so that they were '
+            "never paused."
         )
 
     @property
