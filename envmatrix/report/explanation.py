@@ -153,15 +153,14 @@ def _operators_of(found: Explanation) -> str:
 def finding_text(finding: Finding, found: Explanation) -> str:
     """Return the name of a rule, the environment it applies to, and whether another environment confirms it."""
     arm = found.parts.arm
-    reference = found.parts.together.reference.partition(":")[0]
-    who = arm.environment if found.parts.whole.mean > 0 else reference
+    who = arm.environment if found.parts.whole.mean > 0 else found.parts.together.reference.partition(":")[0]
     cause = f"cause: in {who}, {finding.rule.name}"
     if finding.by is None:
         return cause
     scale, mean = Scale.of(found.parts.whole.mean), finding.by.whole.mean
     change = f"{'saves' if mean < 0 else 'costs'} {scale.number(mean).lstrip('+-')} {scale.unit} per step"
     answer = f"{ANSWERS[finding.confirmed]} by {finding.by.arm.environment}"
-    return f"{cause} ({answer}, which differs from {reference} only in this and {change})"
+    return f"{cause} ({answer}: changing only that {change})"
 
 
 def confirmation_lines(found: Confirmation) -> list[str]:
