@@ -119,7 +119,7 @@ with socket.socket(socket.AF_UNIX) as server:
     server.bind(sys.argv[-1].removeprefix("unix://"))
     server.listen()
     server.settimeout(0.05)
-    while not os.path.exists(f"{__file__}.ends"):
+    while not os.path.exists(sys.argv[0] + ".ends"):
         try:
             server.accept()
         except socket.timeout:
