@@ -119,9 +119,8 @@ def tests(session: nox.Session) -> None:
     # Rerun failed tests once, as a shared machine may disturb them; the summary lists the reruns.
     again = ("--reruns=1", "-raR")
     unit = ("tests/unit", "--numprocesses=auto")
-    # Three workers for two CPUs, as real tests wait for half of their time; tests that share an engine or daemons share
-    # a worker (tests/conftest.py).
-    real = ("tests", "--ignore=tests/unit", "--numprocesses=3", "--dist=loadscope", "--durations=25")
+    # Two workers, as real tests mostly wait; tests that share an engine or daemon share one (tests/conftest.py).
+    real = ("tests", "--ignore=tests/unit", "--numprocesses=2", "--dist=loadscope", "--durations=25")
     failed = 0
     for lane in (unit, real):  # run both even if the first fails
         try:
