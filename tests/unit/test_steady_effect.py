@@ -96,8 +96,8 @@ def test_notes_say_what_is_compared_later_and_whose_reference_is_not_paused():
     summary = summarise(RunFolder(RESULTS / "reference-steady"))
     limits = summary.groups[0].limits
     assert "Seconds 6 to 11 were measured in 7 of the blocks." in limits
-    runs = '* The reference of jemalloc is "baseline alone" (last row).'
-    assert f"{runs} These took no turns, so that they were never paused." in limits
+    runs = '* For jemalloc, the reference is "baseline alone" (last row).'
+    assert f"{runs} They do not take turns with the others, because pauses would change their speed." in limits
     text = to_markdown(summary)
     assert [name for name in summary.run.environments if f"{name} \\*" in text] == ["jemalloc"]
     assert "| baseline alone |" in text
