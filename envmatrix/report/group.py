@@ -256,8 +256,8 @@ class Group:
         if not names:
             return ""
         return (
-            f'* For {list_names(names)}, the reference is "{copies}" (last row). They do not take turns with the others, '
-            "because pauses would change their speed."
+            f'* For {list_names(names)}, the reference is "{copies}" (last row). They do not take turns with '
+            "the others, because pauses would change their speed."
         )
 
     @property
