@@ -69,9 +69,9 @@ def defaults() -> dict[str, Value]:
 
 
 def convert(option: Entry, value: object) -> Value:
-    """Convert ``given`` to the option's type, and check its choices and range.
+    """Convert ``value`` to the option's type, and check its choices and range.
 
-    ``given`` is one text, or None or a list of texts if matrix.yaml allows them. Raises OptionError.
+    ``value`` is one text, or None or a list of texts if matrix.yaml allows them. Raises OptionError.
     """
     if option.get("optional") and (value is None or str(value).strip().lower() in ("none", "null")):
         return None

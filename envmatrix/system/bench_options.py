@@ -13,7 +13,7 @@ from envmatrix.system import bench_modules as bench
 
 #: Prefix of checks on package versions.
 _PACKAGE = "packages."
-OptionValue: TypeAlias = bool | int | float | str | list[int] | None
+OptionValue: TypeAlias = bench.OptionValue
 
 
 class Option(BaseModel):
@@ -67,7 +67,7 @@ def convert(name: str, written: object) -> OptionValue:
         raise WrongValueError(error.text, error.remedy) from None
 
 
-def broken_rules(values: Mapping[str, OptionValue]) -> Sequence[bench.options.Broken]:
+def broken_rules(values: Mapping[str, OptionValue]) -> Sequence[bench.BrokenRule]:
     """Return the rules that a combination violates; options not given have their defaults."""
     return bench.options.broken_rules(values)
 

@@ -11,8 +11,10 @@ import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from envmatrix.system.bench_modules import Processor
 
 _NODES = Path("/sys/devices/system/node")
 _NVIDIA, _AMD, _INTEL = "0x10de", "0x1002", "0x8086"
@@ -179,7 +181,7 @@ def os_release() -> Mapping[str, str]:
         return {}
 
 
-def this_host(root: Path = Path("/"), processor: ModuleType | None = None) -> Host:
+def this_host(root: Path = Path("/"), processor: Processor | None = None) -> Host:
     """Collect the facts about this machine; ``root`` is the folder that has its /proc and /sys.
 
     ``processor`` is the module ``bench/processor.py``, which is loaded if it is not given.

@@ -1,12 +1,14 @@
 """The interface between host and benchmark: documents, arguments and variables only (docs/record.md)."""
 
 import ast
+import inspect
 import json
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 from hypothesis import given
@@ -46,6 +48,24 @@ def test_only_one_module_of_the_host_loads_files_of_the_benchmark():
 def test_what_the_host_loads_needs_the_standard_library_alone(name):
     for module in imported(ROOT / "bench" / f"{name}.py"):
         assert module.partition(".")[0] in sys.stdlib_module_names, module
+
+
+@pytest.mark.parametrize("name", bench_modules._NAMES)
+def test_the_hosts_typed_face_is_the_benchmarks_own(name):
+    """Each function has the same parameters on both sides, and each of the other names is there."""
+    face, module = get_type_hints(bench_modules)[name], getattr(bench_modules, name)
+    faced = [entry for entry in (*vars(face), *face.__annotations__) if not entry.startswith("_")]
+    assert faced
+    for entry in faced:
+        theirs, ours = getattr(module, entry), getattr(face, entry, None)
+        if inspect.isfunction(ours):
+            assert list(inspect.signature(ours).parameters)[1:] == list(inspect.signature(theirs).parameters), entry
+
+
+def test_what_the_benchmark_returns_has_what_the_host_reads():
+    (field,) = bench_modules.quantities.fields("rate: 1,234.5 img/s")
+    assert all(hasattr(field, entry) for entry in bench_modules.NumberField.__annotations__)
+    assert all(hasattr(field.unit, entry) for entry in bench_modules.Unit.__annotations__)
 
 
 def test_both_sides_give_the_benchmark_the_same_digest():

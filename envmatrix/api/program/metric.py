@@ -123,7 +123,7 @@ def _regex_metric(pattern: str, output: str) -> tuple[MetricSource, str]:
     return source, f"from --metric-regex: {value}; {better} is better\n{excerpt}"
 
 
-def _is_time_field(field: bench.quantities.Field) -> bool:
+def _is_time_field(field: bench.NumberField) -> bool:
     words = bench.quantities.words(field.label)
     match = re.search(r"\b(?:time|timing|latency|duration|dt|ms|seconds)\b", words)
     return match is not None and not bench.quantities.of_label(words)

@@ -113,7 +113,7 @@ def _escape_words(words: str) -> str:
     return rf"\b{escaped}" if re.match(r"\w", words) else escaped
 
 
-def _unit_pattern(field: bench.quantities.Field, line: str) -> str:
+def _unit_pattern(field: bench.NumberField, line: str) -> str:
     """Return a unit as a pattern. It also accepts variants: it/s for s/it, and s for ms."""
     if not field.unit:
         return ""

@@ -96,7 +96,7 @@ class Reading:
 
     line: str
     number: int
-    field: bench.quantities.Field
+    field: bench.NumberField
     better: str
     unit: str
     order: int
@@ -158,7 +158,7 @@ def _line_readings(line: str, number: int, title: str, block: str) -> Iterator[R
             yield _make_reading(line, number, field, speed, (text[: field.start], prefix, title, block))
 
 
-def _is_setting(field: bench.quantities.Field, text: str) -> bool:
+def _is_setting(field: bench.NumberField, text: str) -> bool:
     """Return whether a number is part of printed settings, a list or a comment, and so not a measured speed."""
     preceding = text[: field.start]
     is_list_item = preceding.endswith("[") and re.match(r",\s*[-+.\d]", text[field.end :])
@@ -166,7 +166,7 @@ def _is_setting(field: bench.quantities.Field, text: str) -> bool:
 
 
 def _make_reading(
-    line: str, number: int, field: bench.quantities.Field, speed: tuple[int, str], context: tuple[str, str, str, str]
+    line: str, number: int, field: bench.NumberField, speed: tuple[int, str], context: tuple[str, str, str, str]
 ) -> Reading:
     order, unit = speed
     text, prefix, title, block = context
@@ -210,7 +210,7 @@ def is_evaluation_label(label: str) -> bool:
     return re.match(r"(?:val|valid|eval|test)_", label) is not None
 
 
-def _unit_kind(field: bench.quantities.Field) -> str:
+def _unit_kind(field: bench.NumberField) -> str:
     """Return the unit's kind for a number without a label; '' for a unit per item: 5 it/s equals 0.2 s/it."""
     return field.unit.kind if field.unit and not field.unit.per else ""
 
@@ -225,7 +225,7 @@ def _phase(label: str, preceding: str) -> str:
     return ""
 
 
-def _speed_order(field: bench.quantities.Field, text: str, *, counts_flops: bool) -> tuple[int, str] | None:
+def _speed_order(field: bench.NumberField, text: str, *, counts_flops: bool) -> tuple[int, str] | None:
     """Return what a number measures, and its unit; None if it is not a speed."""
     label = bench.quantities.words(field.label)
     if bench.quantities.is_other(label):
