@@ -20,7 +20,7 @@ import pytest
 
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.podman import PodmanEngine
-from tests.engines.conftest import IMAGE, LIBRARIES, Said, demand, use_podman
+from tests.engines.conftest import IMAGE, Said, demand, use_podman
 
 pytestmark = [pytest.mark.podman, pytest.mark.timeout(900)]
 CHECKOUT = Path(__file__).parents[2]
@@ -116,7 +116,7 @@ def archive(user: User, ground: BuildPaths) -> str:
         use_podman(patch)
         engine = PodmanEngine(ground)
         demand(engine.unavailable())
-        engine.save(engine.prepare(IMAGE, LIBRARIES, Said()), user.home / "image.tar")
+        engine.save(engine.prepare(IMAGE, (), Said()), user.home / "image.tar")
     (user.home / "matrix.yaml").write_text(MATRIX)
     (user.home / "program").mkdir()
     for file in (user.home / "train.py", user.home / "program" / "train.py"):
