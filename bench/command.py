@@ -260,7 +260,7 @@ def _run(
 def _variables(probed: str, unbuffered: bool) -> dict[str, str]:
     paths = [_PROBE, *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), BENCH_PROBE=probed)
-    variables.update(programs.nccl_variables(probed))
+    variables.update(programs.nccl_logging_variables(probed))
     return dict(variables, PYTHONUNBUFFERED="1") if unbuffered else variables  # flush Python's output at once
 
 

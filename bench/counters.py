@@ -20,6 +20,7 @@ _RAPL = "/sys/class/powercap/intel-rapl:[0-9]*/energy_uj"
 
 def read() -> dict[str, Any]:
     """Return the current counters of this process (all threads), its control group and the machine."""
+    processes.update_own_cpu_times()
     return {
         **usage(resource.RUSAGE_SELF),
         "run_delay_s": processes.waited_s(["self"]),

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
-from bench import downloads, stand_in
+from bench import downloads, stand_in_data
 from bench.errors import BenchError, RunError
-from bench.stand_in import Shape
+from bench.stand_in_data import Shape
 
 PARTS = ("train-images", "train-labels", "test-images", "test-labels")
 
@@ -170,4 +170,4 @@ def _move_into_place(building: str, data_dir: str, data_set: DataSet) -> str:
 
 
 def _generate(data_set: DataSet) -> list[bytes]:
-    return stand_in.generate(data_set.name, data_set.shape, data_set.classes, data_set.train, data_set.test)
+    return stand_in_data.generate(data_set.name, data_set.shape, data_set.classes, data_set.train, data_set.test)

@@ -78,7 +78,7 @@ class Marks:
         self._turns.append(_Turn(began_ns, first, apart, counted))
         self._wanted = None if counted is None else first + apart + counted
 
-    def had(self) -> None:
+    def clear_turn_done(self) -> None:
         """Clear the signal that a turn's steps are done."""
         os.read(self._had, 1)
 

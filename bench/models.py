@@ -12,7 +12,7 @@ from torch import nn
 
 from bench.errors import BenchError, RunError
 from bench.options import Options
-from bench.stand_in import Shape
+from bench.stand_in_data import Shape
 
 Builder = Callable[[Options, Shape, int], nn.Module]
 

@@ -53,7 +53,7 @@ class Pipe:
             self._room = 0
             fcntl.fcntl(self.written, fcntl.F_SETFL, 0)
 
-    def bursts(self) -> Iterator[Burst]:
+    def read_as_it_arrives(self) -> Iterator[Burst]:
         """Yield the available output whenever some arrives, until all writers have exited; then close the pipe."""
         waits = attempt(lambda: os.open("/proc/thread-self/schedstat", os.O_RDONLY))
         while True:
@@ -120,7 +120,7 @@ class Output:
 
     def _read(self) -> None:
         rest = b""
-        for burst in self._pipe.bursts():
+        for burst in self._pipe.read_as_it_arrives():
             texts = []
             for write in burst.writes:
                 lines, ended, rest = (rest + write).rpartition(b"\n")

@@ -128,7 +128,7 @@ class StepTurns(Turns):
         self._wait([file, self._marks.fileno()], None)
         if select.select([file], [], [], 0)[0]:
             return True
-        self._marks.had()
+        self._marks.clear_turn_done()
         return False
 
 

@@ -52,6 +52,7 @@ def _own() -> tuple[dict[str, int], int | None]:
 
 
 def _others() -> dict[int, tuple[int, int]]:
+    processes.update_own_cpu_times()
     threads = {number: processes.scheduled("self", number) for number in processes.threads("self")}
     return {number: thread for number, thread in threads.items() if thread and number != threading.get_native_id()}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from enum import IntEnum
 from pathlib import Path
 
@@ -147,6 +146,8 @@ def or_else(remedy: str, other: str) -> str:
 
 def suggestion(word: str, known: Iterable[str]) -> str:
     """Suggest the known word closest to ``word``, or list all known words if none is close."""
+    from difflib import get_close_matches
+
     words = sorted(set(known))
     near = get_close_matches(word, words, n=1, cutoff=0.6)
     if near:

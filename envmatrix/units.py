@@ -61,15 +61,20 @@ def parse_price(value: str) -> float:
 
 
 def as_duration(seconds: float) -> str:
-    """Format seconds so that ``parse_duration`` can read them: 90s, 12m, 2h5m; minutes are rounded up."""
+    """Format seconds so that ``parse_duration`` can read them, rounded up: 90s, 2m30s (to 10 s), 12m (to minutes)."""
     if seconds < 120:
-        return f"{max(1, round(seconds))}s"
+        return f"{max(1, math.ceil(seconds))}s"
+    if seconds < 600:
+        minutes, rest_s = divmod(math.ceil(seconds / 10) * 10, 60)
+        return f"{minutes}m{f'{rest_s}s' if rest_s else ''}"
     minutes = math.ceil(seconds / 60)
     return f"{minutes}m" if minutes < 120 else f"{minutes // 60}h{f'{minutes % 60}m' if minutes % 60 else ''}"
 
 
 #: The longest run that is ever suggested (seconds, blocks); beyond that, the noise must be reduced first.
 LONGEST_S, MOST_BLOCKS = 12 * 3600.0, 2000
+#: Trials take so many times as long as the trial run: some environments are slower, and settings are read back.
+TIME_MARGIN = 1.3
 QUIET_FIRST = "make the machine quiet first (`envmatrix doctor`)"
 
 
@@ -87,14 +92,6 @@ def as_hours(seconds: float) -> str:
 def as_packages(number: int) -> str:
     """Return '1 package', '2 packages'."""
     return f"{number} package{'' if number == 1 else 's'}"
-
-
-def as_budget(seconds: float) -> str:
-    """Format seconds for ``parse_duration``: 2m30s (rounded up to 10 s), from ten minutes on in minutes: 12m."""
-    if seconds >= 600:
-        return as_duration(seconds)
-    minutes, rest = divmod(math.ceil(seconds / 10) * 10, 60)
-    return f"{minutes}m{f'{rest}s' if rest else ''}" if minutes > 1 else f"{60 * minutes + rest}s"
 
 
 def parse_bytes(value: object) -> int:

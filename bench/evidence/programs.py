@@ -37,7 +37,7 @@ _MAX_PROGRAMS = 20
 _MAX_SETTINGS = 50
 
 
-def nccl_variables(folder: str) -> dict[str, str]:
+def nccl_logging_variables(folder: str) -> dict[str, str]:
     """Return variables that make NCCL log its settings to the probes' folder, or {} without a GPU."""
     return observed.nccl_log_variables(os.path.join(folder, _NCCL.format("%p"))) if glob.glob(_GPUS) else {}
 

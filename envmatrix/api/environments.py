@@ -217,16 +217,22 @@ def _export_patch(session: Session, file: Path, place: Path | None) -> str:
             "--bundle: Docker copies from the Dockerfile's folder only", remedy=f"--bundle {file.parent}/libraries"
         )
     preload = _export_preload(session, place, for_image=for_image)
-    bundled = place / _LIBRARY_FOLDER if for_image and place else None
-    libraries = f"{bundled.relative_to(folder).as_posix()}/" if bundled and bundled.exists() else ""
+    libraries = _copied_libraries(place, folder) if for_image else ""
     return patch_text(file, text, session.environment, preload, libraries)
+
+
+def _copied_libraries(place: Path | None, folder: Path | None) -> str:
+    """Return the folder in ``folder`` with the libraries of the bundle ``place``; '' without libraries."""
+    if place is None or folder is None or not (place / _LIBRARY_FOLDER).exists():
+        return ""
+    return f"{(place / _LIBRARY_FOLDER).relative_to(folder).as_posix()}/"
 
 
 def _export_text(session: Session, form: str, place: Path | None) -> str:
     """Return the text that sets up a session's environment outside envmatrix; ``place`` is the folder of its bundle."""
     preload = _export_preload(session, place, for_image=form == "dockerfile")
     if form == "dockerfile":
-        text = dockerfile(session.environment, preload, _base_image(session))
+        text = dockerfile(session.environment, preload, _base_image(session), _copied_libraries(place, place))
         if place:
             write_whole(place / "Dockerfile", text + "\n")
         return text

@@ -17,7 +17,7 @@ from envmatrix.build.images.context import (
     rooted_name,
     system_packages,
     write_context,
-    write_docker_archive,
+    write_one_layer_archive,
 )
 from envmatrix.build.images.definitions import APPTAINER, DOCKER, image_definition
 from envmatrix.build.images.labels import OF_PUBLISHER, publisher_labels
@@ -226,7 +226,7 @@ def write_build_context(
     archive = target.with_name(f"{target.name}-base.tar")
     with place.cache.scratch("context") as scratch:
         rooted(tar, scratch / "base.tar")  # so that a user without subordinate user ids can build from it
-        write_docker_archive(scratch / "base.tar", archive, rooted_name(base.reference))
+        write_one_layer_archive(scratch / "base.tar", archive, rooted_name(base.reference))
     arguments = target.with_name(f"{target.name}.args")
     write_whole(arguments, _arguments_text(ingredients, place, Path(whole.path).resolve().parent))
     return BuildContext(target, archive, base.choice, arguments)

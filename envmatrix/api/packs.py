@@ -102,10 +102,10 @@ def pack_run(
     packages, lacking = library_contents(packed_run, locks, progress) if libraries else ({}, [])
     contents |= packages
     contents[CRATE_FILE] = make_crate(packed_run, contents)
-    not_packed = (*not_packed_texts(local_run, contents), *lacking)
+    archive = Path(f"{packed_run.name}.tar.gz" if output is None else output)
+    not_packed = (*not_packed_texts(local_run, contents, (archive, folder.path.parent)), *lacking)
     manifest = make_manifest(packed_run, contents, files, [folder.names.text(line) for line in not_packed])
     _report_left_out(manifest, progress)
-    archive = Path(f"{packed_run.name}.tar.gz" if output is None else output)
     written = write_archive(archive, manifest, contents, sign_text(manifest.text(), key, PACK) if key else None)
     return PackResult(archive, written.sha256, written.size, key is not None, manifest)
 

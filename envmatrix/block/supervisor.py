@@ -22,7 +22,7 @@ if not TYPE_CHECKING:
     import _signal as signal  # without the enumerations of ``signal``, which take milliseconds
 else:
     import signal
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Iterable
 
     #: CPUs, memory nodes as a mask, the cgroup.procs of cgroups, RLIMIT_DATA in bytes, and RLIMIT_NPROC.
     Place = tuple[tuple[int, ...], int, tuple[str, ...], int, int]
@@ -170,6 +170,7 @@ class _Watch:
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         self.line = line
         self.asked = False
+        self.held: set[int] = set()
         self.started = time.monotonic()
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -188,7 +189,10 @@ class _Watch:
         if command not in (HOLD, RELEASE):
             self.asked = True
             return
-        (_stop_all if command == HOLD else _continue_all)()
+        if command == HOLD:
+            self.held = _stop_all(self.held)
+        else:
+            _send(signal.SIGCONT, self.held)
         _attempt(os.write, self.line, command)  # if envmatrix was killed, the next read shows it
 
     def ended(self, child: int, seconds: float, *, heed: bool) -> int | None:
@@ -229,7 +233,7 @@ def _end_program(watch: _Watch, child: int, grace_s: float) -> int:
         *((stop_signal, GRACE_S) for stop_signal in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)),
     ]:
         _attempt(os.killpg, child, number)
-        _continue_all()  # a stopped process receives only SIGKILL
+        _send(signal.SIGCONT, _descendants())  # a stopped process receives only SIGKILL
         code = watch.ended(child, seconds, heed=False)
         if code is not None:
             return code
@@ -238,26 +242,33 @@ def _end_program(watch: _Watch, child: int, grace_s: float) -> int:
 
 def _process_states() -> dict[int, tuple[int, str]]:
     """Return the parent and the state of every process."""
-    states = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    state, parent = file.read().rpartition(b")")[2].split()[:2]
-            except (OSError, ValueError):
-                continue
-            states[int(name)] = int(parent), state.decode()
-    return states
+    return {int(name): state for name in os.listdir("/proc") if name.isdigit() and (state := _process_state(name))}
+
+
+def _process_state(pid: str) -> tuple[int, str] | None:
+    """Return a process's parent and state; None if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            state, parent = file.read(4096).rpartition(b")")[2].split()[:2]
+    except (OSError, ValueError):
+        return None
+    return int(parent), state.decode()
+
+
+def _read_ids(pid: int) -> tuple[list[bytes], bool]:
+    """Return the ids of a process in every PID namespace it belongs to, and whether it has memory."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            text = file.read()
+    except OSError:
+        return [], False
+    return text.partition(b"\nNSpid:")[2].partition(b"\n")[0].split(), b"\nVmSize:" in text
 
 
 def _is_namespace_init(pid: int) -> bool:
     """Return whether a process is the init process of a PID namespace below this one."""
-    try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            numbers = file.read().partition(b"\nNSpid:")[2].partition(b"\n")[0].split()
-    except OSError:
-        return False
-    return len(numbers) > 1 and numbers[-1] == b"1"
+    ids, _ = _read_ids(pid)
+    return len(ids) > 1 and ids[-1] == b"1"
 
 
 def _descendants() -> dict[int, str]:
@@ -278,31 +289,34 @@ def _descendants() -> dict[int, str]:
     return {pid: state for pid, (_, state) in descendants.items()}
 
 
-def _stop_all() -> set[int]:
-    """Stop the program and its descendants, including those started in the meantime; return them."""
+def _stop_all(known: Collection[int] = ()) -> set[int]:
+    """Stop the program and its descendants, including those started in the meantime; return them.
+
+    ``known`` were stopped the last time. They come first, as a list of all processes takes long on a large machine.
+    """
     deadline = time.monotonic() + _STOPPED_S
-    stopped: set[int] = set()
+    own_pids = {*known, os.getpid()}
+    stopped = {pid for pid in known if (state := _process_state(str(pid))) and state[0] in own_pids}
+    _send(signal.SIGSTOP, stopped)
     while time.monotonic() < deadline:
         # A process waiting in the kernel (for a stopped process of a file system) stops when it returns.
         running = [pid for pid, state in _descendants().items() if state not in ("TtZXD" if pid in stopped else "TtZX")]
         if not running:
             break
-        for pid in running:
-            _attempt(os.kill, pid, signal.SIGSTOP)
+        _send(signal.SIGSTOP, running)
         stopped.update(running)
         time.sleep(0.001)
     return stopped
 
 
-def _continue_all() -> None:
-    for pid in _descendants():
-        _attempt(os.kill, pid, signal.SIGCONT)
+def _send(number: int, pids: Iterable[int]) -> None:
+    for pid in pids:
+        _attempt(os.kill, pid, number)
 
 
 def _children() -> list[int]:
     """Return this process's children; their ids are not reused before they are waited for."""
-    own_pid = os.getpid()
-    return [pid for pid, (parent, _) in _process_states().items() if parent == own_pid]
+    return [pid for pid, (parent, _) in _process_states().items() if parent == os.getpid()]
 
 
 def _kill_remaining(watch: _Watch) -> None:
@@ -315,8 +329,7 @@ def _kill_remaining(watch: _Watch) -> None:
         except ChildProcessError:
             return
         # Stopped, they start no further processes, and reap none: their ids stay theirs.
-        for pid in _stop_all().union(_children()):
-            _attempt(os.kill, pid, signal.SIGKILL)
+        _send(signal.SIGKILL, _stop_all().union(_children()))
         watch.sleep(0.05, heed=False)
 
 
@@ -326,7 +339,10 @@ def _remove_openmp_notes(since: float) -> None:
         notes = [name for name in os.listdir(_SHM) if name.startswith(_NOTE)]
     except OSError:
         return
-    living = _living_pids() if notes else ()
+    living: set[bytes] = set()
+    for pid in _process_states() if notes else ():
+        ids, has_memory = _read_ids(pid)
+        living.update((ids or [str(pid).encode()]) if has_memory else ())
     for name in notes:
         try:
             status = os.stat(f"{_SHM}/{name}")
@@ -335,20 +351,6 @@ def _remove_openmp_notes(since: float) -> None:
                 os.unlink(f"{_SHM}/{name}")
         except OSError:
             continue
-
-
-def _living_pids() -> set[bytes]:
-    """Return the ids of all processes that have memory, in every PID namespace they belong to."""
-    numbers: set[bytes] = set()
-    for pid in _process_states():
-        try:
-            with open(f"/proc/{pid}/status", "rb") as file:
-                text = file.read()
-        except OSError:
-            continue
-        if b"\nVmSize:" in text:
-            numbers.update(text.partition(b"\nNSpid:")[2].partition(b"\n")[0].split() or [str(pid).encode()])
-    return numbers
 
 
 def _read_order(line: int) -> bytes:

@@ -19,7 +19,7 @@ from envmatrix.build.python.wheelhouse import Wheelhouse
 from envmatrix.errors import EngineError, InputError, SkipEnvironmentError, Where
 from envmatrix.plan.environment import Image, Library, exists_for
 from envmatrix.system.architectures import PACKAGE_NAMES, this_architecture
-from envmatrix.system.progress import ProgressCallback, silent
+from envmatrix.system.progress import ProgressCallback, report_once, silent
 
 LIBRARIES = "libraries"
 
@@ -64,6 +64,9 @@ class Locks:
     folder: Path
     cache: Cache
     progress: ProgressCallback = silent
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "progress", report_once(self.progress))  # libraries share a lock file
 
     def image_file(self, image: Image, python: Python) -> Path:
         """Return the path of an image's committed lock."""
@@ -184,11 +187,10 @@ class Locks:
         committed = request.committed
         if section := find_section(committed, request.section):
             return section
+        is_for_all = request.section.kind == "library" and not committed.exists()
+        subject = "" if is_for_all else f"{request.section.kind} {request.section.name}: "
         why = "does not match matrix.yaml" if committed.exists() else "does not exist"
-        message = (
-            f"{request.section.kind} {request.section.name}: {committed.name} {why}; locking it now, in the cache "
-            "(write it with `envmatrix lock`)"
-        )
+        message = f"{subject}{committed.name} {why}; locking it now, in the cache (write it with `envmatrix lock`)"
         return self._ensure_lock(request, message)
 
     def _ensure_lock(self, request: _Request, message: str) -> Section:

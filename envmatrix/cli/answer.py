@@ -85,7 +85,7 @@ def _is_undecided(effect: Effect, target: float) -> bool:
 def undecided_advice(result: Result) -> str:
     """Return advice for undecided environments: run longer or reduce the noise; '' if none is undecided."""
     from envmatrix.runner.running_estimate import blocks_until
-    from envmatrix.units import QUIET_FIRST, as_budget, as_hours, is_too_long
+    from envmatrix.units import QUIET_FIRST, as_duration, as_hours, is_too_long
 
     run = result.summary.run
     undecided_effects = [effect for effect in result.effects if _is_undecided(effect, run.plan.target)]
@@ -102,7 +102,7 @@ def undecided_advice(result: Result) -> str:
         time_text = f"about {as_hours(needed_s)}" if needed_s > again_s else f"about {needed_blocks:,} blocks"
         return f"{undecided}; with this noise, {100 * run.plan.target:g}% would take {time_text}: {QUIET_FIRST}"
     max_blocks_option = f" --max-blocks {2 * run.plan.max_blocks}" if blocks >= run.plan.max_blocks else ""
-    resume_command = f"envmatrix resume {result.name} --budget {as_budget(again_s)}{max_blocks_option}"
+    resume_command = f"envmatrix resume {result.name} --budget {as_duration(again_s)}{max_blocks_option}"
     return f"{undecided}; to run as long again: {resume_command}"
 
 
@@ -124,7 +124,7 @@ def gate_advice(result: Result, comparison: Comparison, allowed: float, then: st
     ``then`` is the command that compares again. Return '' if more blocks would not help.
     """
     from envmatrix.stats.comparisons.result import NARROW_ENOUGH
-    from envmatrix.units import MOST_BLOCKS, QUIET_FIRST, as_budget, as_hours, is_too_long
+    from envmatrix.units import MOST_BLOCKS, QUIET_FIRST, as_duration, as_hours, is_too_long
 
     plan = result.summary.run.plan
     undecided_items = [
@@ -143,7 +143,7 @@ def gate_advice(result: Result, comparison: Comparison, allowed: float, then: st
     target = NARROW_ENOUGH * allowed
     extra_options = f" --max-blocks {needed_blocks}" if needed_blocks > plan.max_blocks else ""
     extra_options += f" --target {100 * target:g}%" if 0 < target < plan.target else ""
-    budget = as_budget(max(seconds, plan.budget_s + 60))
+    budget = as_duration(max(seconds, plan.budget_s + 60))
     resume_command = f"envmatrix resume {result.name} --budget {budget}{extra_options}"
     return f"a verdict needs {needed_blocks:,} blocks or fewer: {resume_command}, then: {then}"
 
@@ -179,7 +179,7 @@ def show_search(result: TuneResult, *, as_json: bool) -> None:
     if as_json:
         common.print_json(result.to_json())
         return
-    common.print_sentences(str(result))
+    common.print_folded(str(result))
     if result.lines:
         common.print_text(f"\nto use it elsewhere (recipe.sh):\n\n{result.lines}")
     common.print_text(f"report: {result.folder / 'report.html'}")

@@ -36,7 +36,7 @@ def print_text(text: str) -> None:
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
 
 
-def print_sentences(text: str) -> None:
+def print_folded(text: str) -> None:
     """Print text; on a terminal, fold long lines between words, below the beginning of their first word."""
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
@@ -56,7 +56,7 @@ def print_answer(arguments: Arguments, document: object, text: str) -> None:
     if arguments.json:
         print_json(document)
     elif text:
-        print_sentences(text)
+        print_folded(text)
 
 
 def write_or_print(text: str | bytes, output: Path | None) -> None:

@@ -75,6 +75,8 @@ def _check_options(arguments: Arguments) -> None:
         raise InputError("--fail-undecided works only with --fail-slower", remedy="add --fail-slower 3%")
     if arguments.junit and not arguments.junit.parent.is_dir():
         raise InputError(f"--junit: no such folder: {arguments.junit.parent}", remedy="create it, or pass another file")
+    if arguments.junit and arguments.junit.is_dir():
+        raise InputError(f"--junit: {arguments.junit} is a folder", remedy=f"--junit {arguments.junit / 'compare.xml'}")
     if not arguments.rerun:
         given = [name for name in _RERUN_OPTIONS if getattr(arguments, name) is not None]
         given += [*common.read_launcher_options(arguments), *(["launcher"] if arguments.launcher != DEFAULT else [])]
@@ -147,7 +149,7 @@ def _print_comparison(comparison: Comparison) -> None:
         if item.why
         for text in (line_of(item.why), *reasons_of(item.why))
     ]
-    common.print_sentences("\n".join(printable_line(line, 1000) for line in (*comparison.lines(), *why)))
+    common.print_folded("\n".join(printable_line(line, 1000) for line in (*comparison.lines(), *why)))
 
 
 def _rank(path: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from envmatrix.cli import common, shared_options
 from envmatrix.cli.grammar import Arguments, Parser, declare, whole_number
-from envmatrix.units import as_budget
+from envmatrix.units import as_duration
 
 
 def add_arguments(parser: Parser) -> None:
@@ -26,7 +26,7 @@ def run(arguments: Arguments) -> None:
     lines = [
         f"design {plan.design}: {len(plan.arms)} trials a block, seed {plan.seed}, {plan.min_blocks} to "
         f"{plan.max_blocks} blocks",
-        f"stops when every interval is within ±{plan.target:.1%}, or after {as_budget(plan.budget_s)}"
+        f"stops when every interval is within ±{plan.target:.1%}, or after {as_duration(plan.budget_s)}"
         + (f" and {plan.first} blocks" if plan.first else ""),
     ]
     for block in shown_blocks:

@@ -58,7 +58,7 @@ def run(arguments: Arguments) -> int:
     if arguments.json:
         common.print_json(reproduction.to_json(code))
     else:
-        common.print_sentences(describe_reproduction(reproduction))
+        common.print_folded(describe_reproduction(reproduction))
     return code
 
 

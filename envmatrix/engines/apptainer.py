@@ -19,7 +19,7 @@ from envmatrix.build.images.context import (
     gather_build_inputs,
     rooted,
     write_context,
-    write_docker_archive,
+    write_one_layer_archive,
 )
 from envmatrix.build.images.definitions import APPTAINER, MOUNT_FOLDER, image_definition, named_definition
 from envmatrix.build.images.file_listing import ENGINE_PATHS, listing_argv, store_listing
@@ -166,7 +166,7 @@ class ApptainerEngine(CgroupConfined, Engine):
             with self.places.cache.scratch("context") as scratch:
                 write_context(inputs, self.places.bench, scratch / "context")
                 rooted(tar, scratch / "rooted.tar")
-                write_docker_archive(scratch / "rooted.tar", scratch / "base.tar", base.reference)
+                write_one_layer_archive(scratch / "rooted.tar", scratch / "base.tar", base.reference)
                 definition = image_definition(APPTAINER, image, base.reference)
                 (scratch / "image.def").write_text(definition, encoding="utf-8")
                 folders = {"BOOTSTRAP": "docker-archive", "FROM": "base.tar", "CONTEXT": "context"}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from envmatrix.matrix.metrics import WALL_TIME, MetricSource
 from envmatrix.matrix.model import Workload
-from envmatrix.units import as_budget, as_duration
+from envmatrix.units import as_duration
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -84,7 +84,7 @@ class MatrixTemplate:
             requirements=[f"-r {file}" for file in self.requirements],
             settings=settings,
             metric=self.metric.model_dump(exclude_defaults=True) | better,
-            budget=as_budget(self.budget_s),
+            budget=as_duration(self.budget_s),
             trial_limit=as_duration(self.trial_limit_s),
         )
 

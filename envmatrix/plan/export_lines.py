@@ -89,17 +89,16 @@ def cache_note(environment: Environment, preload: tuple[str, ...]) -> list[str]:
     return [f"# the libraries are in envmatrix's cache; to copy them: envmatrix export {name} --bundle DIR"]
 
 
-def dockerfile(environment: Environment, preload: tuple[str, ...], base: str) -> str:
-    """Return a Dockerfile. ``preload`` are paths inside the image; those in ``BUNDLE_FOLDER`` are copied from lib/."""
+def dockerfile(environment: Environment, preload: tuple[str, ...], base: str, libraries: str = "") -> str:
+    """Return a Dockerfile. ``preload`` are paths inside the image; ``libraries`` as in ``patch_text``."""
     variables = all_variables(environment, preload)
-    bundled = any(path.startswith(f"{BUNDLE_FOLDER}/") for path in preload)
     return "\n".join(
         [
             comment_header(environment),
             "# in the folder of this file: docker build -t NAME --build-arg BASE=<your image> .",
             f"ARG BASE={base}",
             "FROM ${BASE}",
-            *([f"COPY lib/ {BUNDLE_FOLDER}/lib/"] if bundled else []),
+            *_copy_lines(libraries),
             *dockerfile_lines(variables),
             *placement_lines(environment),
         ]
@@ -187,8 +186,7 @@ def patch_text(file: Path, text: str, environment: Environment, preload: tuple[s
         what = f"{file.name} has no place for environment variables"
         raise InputError(what, remedy="patch a .env, and start with `uv run --env-file .env`")
     if kind == "dockerfile":
-        copied = [f"COPY {json.dumps([libraries, f'{BUNDLE_FOLDER}/lib/'])}"] if libraries else []
-        new = _appended(text, [*header, *copied, *dockerfile_lines(variables), *notes])
+        new = _appended(text, [*header, *_copy_lines(libraries), *dockerfile_lines(variables), *notes])
     elif kind == "script":
         new = _inserted(file, text, [*header, *shell_lines(variables), *notes], variables)
     elif kind == "conda":
@@ -199,6 +197,10 @@ def patch_text(file: Path, text: str, environment: Environment, preload: tuple[s
             text, [*header, *(re.sub(r"^unset (.*)", r"# \1 must not be set", line) for line in lines), *notes]
         )
     return _diff(file, text, new)
+
+
+def _copy_lines(libraries: str) -> list[str]:
+    return [f"COPY {json.dumps([libraries, f'{BUNDLE_FOLDER}/lib/'])}"] if libraries else []
 
 
 def _split(text: str) -> list[str]:

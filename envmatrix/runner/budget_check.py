@@ -15,7 +15,7 @@ from envmatrix.trials.failure_reason import log_tail
 from envmatrix.trials.interleaving_eligibility import has_one_process
 from envmatrix.trials.program.failure_hints import missing_module_hint, outside_path_hint, start_hint, system_hints
 from envmatrix.trials.program.variables import dropped_variables_hint, missing_module_text
-from envmatrix.units import as_budget, as_duration, as_hours, is_too_long
+from envmatrix.units import as_duration, as_hours, is_too_long
 
 _BROKEN_OUTCOMES = ("failed", "invalid", "timed_out")
 #: From this load per CPU on, other programs are reported to use a large part of the time.
@@ -208,7 +208,7 @@ def _budget_text(seconds: float) -> str:
 def first_table_text(budget_s: float, blocks: int, trial_s: float, arms: int, width: int = 1) -> str:
     """Return when the first table comes, for a run without a budget from the user."""
     seconds = max(budget_s, trial_s * arms / width * blocks)
-    return f"the first table comes after about {as_budget(seconds)}: {blocks} blocks of {arms} trials, or more"
+    return f"the first table comes after about {as_duration(seconds)}: {blocks} blocks of {arms} trials, or more"
 
 
 def _budget_with_steady_runs(blocks_s: float, looks: int) -> float:

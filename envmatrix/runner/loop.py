@@ -135,7 +135,7 @@ def _count_recorded_trials(loop: _Loop, folder: RunFolder, progress: ProgressCal
         for misfit in misfits:
             progress(f"{folder.trials_file}:{misfit.number}: set aside, not a trial of this run: {misfit.reason}")
     loop.decide_race()
-    missing_count = loop.restore_position()
+    missing_count = loop.restore_last_block()
     if missing_count:
         progress(
             f"{format_count(missing_count, 'trial')} of earlier blocks "
@@ -262,7 +262,7 @@ class _Loop:
             {arm.name for arm in plan.arms_of(block)} - dropped_arms - unused_reference_copies(plan.arms, dropped_arms)
         )
 
-    def restore_position(self) -> int:
+    def restore_last_block(self) -> int:
         """Set the last block begun; return how many trials are missing in those before it.
 
         With parallel blocks, missing trials are normal and are run like any other.

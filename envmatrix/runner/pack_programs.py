@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePath, PurePosixPath
 
 from envmatrix.build.cache import file_digest
@@ -58,11 +58,15 @@ def _has_digest(file: Path, digest: str) -> bool:
     return f"sha256:{read_with_retry(lambda: file_digest(file), file)}" == digest
 
 
-def not_packed_texts(run: Run, packed: Mapping[str, Content]) -> list[str]:
-    """Return what the run needs but its pack lacks, each as a sentence."""
+def not_packed_texts(run: Run, packed: Mapping[str, Content], not_program: Iterable[Path] = ()) -> list[str]:
+    """Return what the run needs but its pack lacks, each as a sentence.
+
+    ``not_program`` are files and folders that envmatrix itself wrote, perhaps next to the program.
+    """
+    own_paths = {path.resolve() for path in not_program}
     return [
         *_requirement_texts(run),
-        *(text for name in run.workloads for text in _unpacked_program_texts(run, name, packed)),
+        *(text for name in run.workloads for text in _unpacked_program_texts(run, name, packed, own_paths)),
     ]
 
 
@@ -90,7 +94,9 @@ def _required_interpreters(run: Run) -> set[str]:
     return {image.interpreter for image in images if image.interpreter and not image.modules}
 
 
-def _unpacked_program_texts(run: Run, name: str, packed: Mapping[str, Content]) -> Iterator[str]:
+def _unpacked_program_texts(
+    run: Run, name: str, packed: Mapping[str, Content], own_paths: Collection[Path]
+) -> Iterator[str]:
     workload = run.workloads[name]
     if not workload.command:
         return
@@ -100,7 +106,9 @@ def _unpacked_program_texts(run: Run, name: str, packed: Mapping[str, Content]) 
     for word in outside_words(workload):
         yield f"workload {name!r}: {word} is not packed"
     packed_names = {PurePosixPath(file).parts[0] for file in run.programs.get(name, {})}
-    other_entries = sorted(set(_entries(Path(workload.files or ""))) - packed_names - {"__pycache__"})
+    root = Path(workload.files or "").resolve()
+    others = set(_entries(root)) - packed_names - {"__pycache__"}
+    other_entries = sorted(entry for entry in others if (root / entry).resolve() not in own_paths)
     if other_entries:
         more = f" and {len(other_entries) - 4} more" if len(other_entries) > 4 else ""
         reason = "neither Python files nor named by its command"

@@ -37,6 +37,8 @@ _REMEDIES = {
     errno.EACCES: "check the permissions of its folder",
     errno.EROFS: "its file system is read-only: make it writable, or name another folder",
     errno.ENOENT: "check the name, and that its folder exists",
+    errno.EISDIR: "it is a folder: name a file",
+    errno.ENAMETOOLONG: "use a shorter name",
     errno.ENOLCK: "its file system does not support locks: mount it with them (flock), or use another folder: --output",
     errno.ESTALE: "its file system is unavailable: when it is back, run `envmatrix resume`",
 }

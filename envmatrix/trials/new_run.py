@@ -10,6 +10,9 @@ from envmatrix.matrix.model import NAME
 from envmatrix.results.run import LauncherOptions
 from envmatrix.system.progress import ProgressCallback, silent
 
+#: Most characters of a name that a user gives, and how many more a derived one may have: file systems allow 255.
+_MAX_NAME_LENGTH, _DERIVED_LENGTH = 200, 20
+
 
 @dataclass(frozen=True)
 class NewRun:
@@ -28,10 +31,15 @@ class NewRun:
 
     def __post_init__(self) -> None:
         if self.name is not None:
-            check_run_name(self.name)
+            check_run_name(self.name, _MAX_NAME_LENGTH + _DERIVED_LENGTH)
 
 
-def check_run_name(name: str) -> None:
+def check_run_name(name: str, longest: int = _MAX_NAME_LENGTH) -> None:
     """Raise InputError for a name that a run or a search cannot have."""
+    if len(name) > longest:
+        raise InputError(
+            f"--name: {len(name)} characters are too many for the name of a folder",
+            remedy=f"use at most {longest}",
+        )
     if not NAME.match(name):
         raise InputError(f"--name: {name!r} is not a valid name", remedy="use letters, digits, '.', '_', '+' and '-'")

@@ -92,6 +92,12 @@ def test_without_a_committed_lock_one_is_made_in_the_cache_and_said(
     assert list(places.locks.iterdir()) == []
 
 
+def test_a_missing_lock_of_several_libraries_is_reported_once(places: BuildPaths, wheels: Path, said: Said) -> None:
+    LocalEngine(places).prepare(IMAGE, LIBRARIES, said)
+    reported = [line for line in said if line.startswith("libraries.") and "does not exist" in line]
+    assert len(reported) == 1
+
+
 def test_a_lock_that_matrix_yaml_has_outgrown_is_not_used(places: BuildPaths, wheels: Path, said: Said) -> None:
     Locks(places.locks, places.cache, said).make([IMAGE], ())
     write_wheel(wheels, "tinypkg", "2.0", {"tinypkg/__init__.py": b"VERSION = '2.0'\n"})

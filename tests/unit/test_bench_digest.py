@@ -3,7 +3,7 @@
 import hashlib
 import random
 
-from bench import command, data_sets, digest, stand_in
+from bench import command, data_sets, digest, stand_in_data
 
 
 def test_the_digest_covers_names_and_bytes_and_ignores_compiled_files(tmp_path):
@@ -54,7 +54,7 @@ def test_a_damaged_data_folder_is_made_again(tmp_path):
 
 
 def test_stand_in_pixels_never_overflow_and_every_class_is_there():
-    images, labels, _, _ = stand_in.generate("any", (3, 32, 32), 10, 400, 1)
+    images, labels, _, _ = stand_in_data.generate("any", (3, 32, 32), 10, 400, 1)
     assert len(images) == 400 * 3 * 32 * 32
     assert set(labels) == set(range(10))
     assert max(images) < 256

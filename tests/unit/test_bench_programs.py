@@ -116,7 +116,7 @@ def test_what_is_left_of_too_many_is_unseen():
 def test_what_nccl_took_in_each_process_is_in_its_evidence(tmp_path, monkeypatch):
     monkeypatch.setattr(programs, "_GPUS", str(tmp_path))
     monkeypatch.delenv("NCCL_DEBUG", raising=False)
-    asked = programs.nccl_variables(str(tmp_path))
+    asked = programs.nccl_logging_variables(str(tmp_path))
     assert asked["NCCL_DEBUG"] == "INFO"
     for pid in (7, 8):
         (tmp_path / f"{pid}.json").write_text('{"evidence": {"malloc": null}, "probe_ns": 1}')
@@ -130,7 +130,7 @@ def test_what_nccl_took_in_each_process_is_in_its_evidence(tmp_path, monkeypatch
 def test_nccl_is_asked_nothing_where_the_user_asks_or_no_gpu_is(tmp_path, monkeypatch):
     monkeypatch.setattr(programs, "_GPUS", str(tmp_path))
     monkeypatch.setenv("NCCL_DEBUG", "WARN")
-    assert programs.nccl_variables(str(tmp_path)) == {}
+    assert programs.nccl_logging_variables(str(tmp_path)) == {}
     monkeypatch.delenv("NCCL_DEBUG")
     monkeypatch.setattr(programs, "_GPUS", str(tmp_path / "nvidia[0-9]*"))
-    assert programs.nccl_variables(str(tmp_path)) == {}
+    assert programs.nccl_logging_variables(str(tmp_path)) == {}

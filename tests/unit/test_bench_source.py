@@ -21,7 +21,7 @@ HOST_SIDE = {
     "command_line.py",
     "options.py",
     "data_sets.py",
-    "stand_in.py",
+    "stand_in_data.py",
     "digest.py",
     "variables.py",
     "errors.py",

@@ -1,5 +1,6 @@
 """A thread's account of real costs, with real threads and processes, without torch."""
 
+import hashlib
 import json
 import mmap
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from bench import prices, step_thread
+from bench.evidence import processes
 
 ROOT = Path(__file__).parents[2]
 PAGE = mmap.PAGESIZE
@@ -135,3 +137,25 @@ def test_a_program_that_leaves_no_word_has_no_account(tmp_path, argv):
 def test_a_program_that_another_one_starts_by_exec_is_accounted_for(tmp_path):
     told = own(tmp_path, "", "sh", "-c", 'exec "$0" -c "import time; time.sleep(0.2)"', sys.executable)["step_thread"]
     assert told["wall_ns"] - told["cpu_ns"] - told["waited_ns"] > 0.19e9
+
+
+def test_the_cpu_time_of_another_running_thread_is_up_to_date():
+    """Guards against others' CPU time on a machine with many CPUs: the kernel adds a running thread's at every tick."""
+    numbers, ready = [], threading.Event()
+
+    def work():
+        numbers.append(threading.get_native_id())
+        ready.set()
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 600_000)  # without the GIL
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    ready.wait()
+    for number in range(60):
+        time.sleep(0.001 + number * 17e-6)  # not in step with the ticks
+        began_ns = time.perf_counter_ns()
+        processes.update_own_cpu_times()
+        counted_ns = processes.scheduled("self", numbers[0]).ran_ns
+        exact_ns = time.clock_gettime_ns((~numbers[0] << 3) | 6)
+        assert exact_ns - counted_ns <= time.perf_counter_ns() - began_ns + 100_000
+    thread.join()

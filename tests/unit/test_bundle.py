@@ -40,11 +40,13 @@ def test_it_holds_files_and_no_links_and_is_replaced_by_the_next(session, tmp_pa
     assert [path.name for path in (bundle / "lib").iterdir()] == ["malloc-x"]
     in_image = make_bundle(bundle, session, for_image=True)
     assert in_image == (f"{BUNDLE_FOLDER}/lib/malloc-x/libx.so.1", "libm.so.6")
-    made = dockerfile(ENVIRONMENT, in_image[:1], "debian").splitlines()
+    made = dockerfile(ENVIRONMENT, in_image[:1], "debian", "lib/").splitlines()
     assert made[2:] == [
-        "ARG BASE=debian", "FROM ${BASE}", "COPY lib/ /opt/envmatrix/lib/",
+        "ARG BASE=debian", "FROM ${BASE}", 'COPY ["lib/", "/opt/envmatrix/lib/"]',
         'ENV LD_PRELOAD="/opt/envmatrix/lib/malloc-x/libx.so.1"',
     ]  # fmt: skip
+    built = dockerfile(ENVIRONMENT, in_image[:1], "an-image-that-has-them")
+    assert "COPY" not in built
 
 
 @pytest.mark.parametrize("there", ["a folder with files", "a file", "a space", "a colon"])

@@ -1,9 +1,11 @@
 """The command line: every mistake gives one clear message and the right exit code, never a traceback."""
 
 import json
+import os
 import subprocess
 import sys
 from argparse import Namespace
+from pathlib import Path
 
 import pytest
 
@@ -156,6 +158,16 @@ def test_a_bug_is_told_without_a_traceback_and_keeps_it_in_a_file(here, capsys, 
     assert "Traceback" not in said
 
 
+@pytest.mark.parametrize("text", ["", "import no_such_package"])
+def test_a_file_that_hides_a_module_of_python_is_named_and_is_no_bug(tmp_path, text):
+    (tmp_path / "random.py").write_text(text)
+    path = f"{Path(__file__).parents[2]}{os.pathsep}{tmp_path}"
+    argv = [sys.executable, "-m", "envmatrix", "list"]
+    done = subprocess.run(argv, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert f"{tmp_path}/random.py hides a module of Python's own library" in done.stderr
+
+
 def test_a_command_passes_on_the_options_that_were_given_and_leaves_the_defaults_of_others():
     def function(run, results="results", group=7, *, progress, command=()):
         return run, results, group, progress, command
@@ -171,10 +183,10 @@ def test_a_command_passes_on_the_options_that_were_given_and_leaves_the_defaults
 def test_long_sentences_are_folded_between_words_on_a_terminal_and_never_in_a_pipe(monkeypatch, capsys):
     line = "  cause: memory is returned to Linux and faulted in again"
     monkeypatch.setenv("COLUMNS", "40")
-    common.print_sentences(line)
+    common.print_folded(line)
     assert capsys.readouterr().out == f"{line}\n"
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    common.print_sentences(f"{line}\nshort")
+    common.print_folded(f"{line}\nshort")
     assert capsys.readouterr().out == "  cause: memory is returned to Linux and\n    faulted in again\nshort\n"
 
 
@@ -200,6 +212,7 @@ def test_a_place_that_can_hold_no_run_is_told_before_the_trial_run(here, capsys,
         (["--metric-regex", "it/s"], "has no group"),
         (["--metric-steps", "("], "not a valid regular expression"),
         (["--name", "a/b"], "--name: 'a/b' is not a valid name"),
+        (["--name", 300 * "a"], "--name: 300 characters are too many"),
         (["--max-blocks", "2", "--min-blocks", "4"], "--min-blocks: "),
     ],
 )

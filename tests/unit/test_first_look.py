@@ -18,7 +18,7 @@ from envmatrix.matrix.template import FOR_ANY, FOR_TORCH
 from envmatrix.plan.environment import all_libraries
 from envmatrix.trials import orphans
 from envmatrix.trials.overrides import Overrides, apply_overrides
-from envmatrix.units import as_budget, parse_duration
+from envmatrix.units import as_duration, parse_duration
 from tests import shipped_levels
 
 
@@ -177,10 +177,11 @@ def test_a_short_program_is_tried_in_all_and_a_long_one_in_two(made):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(60, "60s"), (119, "2m"), (138, "2m20s"), (149, "2m30s"), (599, "10m"), (601, "11m")]
+    ("seconds", "text"),
+    [(24.3, "25s"), (60, "60s"), (118.2, "119s"), (149, "2m30s"), (380, "6m20s"), (599, "10m"), (601, "11m")],
 )
 def test_a_budget_is_written_as_it_is_read_and_hardly_longer(seconds, text):
-    assert as_budget(seconds) == text
+    assert as_duration(seconds) == text
     assert seconds <= parse_duration(text) < seconds + 60
 
 

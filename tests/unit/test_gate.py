@@ -85,6 +85,9 @@ def test_to_fail_what_is_undecided_takes_a_gate(results, capsys):
     assert main(["compare", "run", "--environments", "baseline,slow", "--junit", "nowhere/gate.xml"]) == 2
     told = capsys.readouterr()
     assert ("no such folder: nowhere" in told.err, told.out) == (True, ""), "before anything is measured"
+    assert main(["compare", "run", "--environments", "baseline,slow", "--junit", str(results)]) == 2
+    told = capsys.readouterr()
+    assert (f"-> --junit {results}/compare.xml" in told.err, told.out) == (True, "")
 
 
 def test_of_several_codes_the_first_of_the_documented_order_is_used():

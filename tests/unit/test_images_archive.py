@@ -5,7 +5,7 @@ import tarfile
 
 import pytest
 
-from envmatrix.build.images.context import write_docker_archive
+from envmatrix.build.images.context import write_one_layer_archive
 
 
 @pytest.mark.parametrize(("machine", "named"), [("x86_64", "amd64"), ("aarch64", "arm64"), ("riscv64", "riscv64")])
@@ -13,7 +13,7 @@ def test_the_archive_names_the_machine_it_was_made_on(tmp_path, monkeypatch, mac
     monkeypatch.setattr("platform.machine", lambda: machine)
     with tarfile.open(tmp_path / "base.tar", "w"):
         pass
-    write_docker_archive(tmp_path / "base.tar", tmp_path / "image.tar", "base:1")
+    write_one_layer_archive(tmp_path / "base.tar", tmp_path / "image.tar", "base:1")
     with tarfile.open(tmp_path / "image.tar") as archive:
         config = json.loads(archive.extractfile("config.json").read())
     assert (config["architecture"], config["os"]) == (named, "linux")

@@ -1,6 +1,7 @@
 """Several included files form one matrix; each conflict is reported with its place."""
 
 import hashlib
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -78,7 +79,9 @@ def test_the_matrix_offers_all_that_it_offered_in_one_file_of_version_1():
     # Former designs with workloads only now compare with one of them.
     same = {"steady": False, "schedule": "sequential", "turn_apart": 1, "claims_first": False}
     assert set(old.designs["onednn"].environments) <= set(new.designs["onednn"].environments)
-    later = {"quick": {"budget": 0, "description": ""}, "onednn": {"environments": ()}}
+    cuda = (new.designs[name].workloads for name in ("cuda", "cuda-graphs"))
+    assert old.designs["cuda"].workloads == tuple(itertools.chain(*cuda)), "two designs now"
+    later = {"quick": {"budget": 0, "description": ""}, "onednn": {"environments": ()}, "cuda": {"workloads": ()}}
     plain = [
         {
             name: design.model_copy(update={**same, **later.get(name, {})})

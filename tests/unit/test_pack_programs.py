@@ -77,6 +77,14 @@ def test_a_program_comes_along_and_is_there_where_it_is_reproduced(tmp_path, pro
     )
 
 
+def test_an_archive_and_results_beside_a_program_are_none_of_its_files(program):
+    run, archive, results = made(program), program / "r.tar.gz", program / "results"
+    before = not_packed_texts(run, collect_programs(run), (archive, results))
+    archive.touch()
+    results.mkdir()
+    assert not_packed_texts(run, collect_programs(run), (archive, results)) == before
+
+
 def test_one_that_is_too_large_is_refused_with_both_ways_on(program):
     with pytest.raises(InputError, match=r"more than the limit of 0\.0 MiB") as caught:
         collect_programs(made(program), 5)

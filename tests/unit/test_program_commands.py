@@ -9,7 +9,7 @@ import pytest
 from envmatrix.api.program import bench
 from envmatrix.api.program.request import ProgramRequest
 from envmatrix.errors import InputError
-from envmatrix.trials.program.command_line import unwrap_command
+from envmatrix.trials.program.command_line import unwrap_command, with_absolute_script
 from envmatrix.trials.program.trial_run import find_program
 
 
@@ -28,6 +28,24 @@ from envmatrix.trials.program.trial_run import find_program
 )
 def test_a_program_is_called_as_its_script_or_module_is(words, called):
     assert bench._program_label(shlex.split(words)) == called
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("python -u ../train.py --data ../data", "python -u {up}/train.py --data ../data"),
+        ("../run.sh ../train.py", "{up}/run.sh ../train.py"),
+        ("python ../missing.py", "python ../missing.py"),
+        ("python -m train ../train.py", "python -m train ../train.py"),
+        ("torchrun ../train.py", "torchrun ../train.py"),
+    ],
+)
+def test_a_script_in_a_folder_above_is_named_by_its_absolute_path(tmp_path, monkeypatch, words, wanted):
+    for name in ("train.py", "run.sh"):
+        (tmp_path / name).touch()
+    (tmp_path / "exp").mkdir()
+    monkeypatch.chdir(tmp_path / "exp")
+    assert " ".join(with_absolute_script(tuple(words.split()))) == wanted.format(up=tmp_path)
 
 
 @pytest.mark.parametrize(

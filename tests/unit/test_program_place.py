@@ -129,11 +129,12 @@ def test_the_folders_that_a_program_names_are_mounted_and_none_of_the_systems(
     for name in ("program/src", "data", "models", "linked", "two words"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "data" / "x.bin").touch()
+    (tmp_path / "file-in-the-home").touch()
     (folder / "link").symlink_to(tmp_path / "linked")
     monkeypatch.setenv("MODELS", f"{tmp_path}/models:/usr/lib")
     monkeypatch.setattr(Path, "home", lambda: tmp_path)  # so that the folder above is not mounted
     words = ["python", str(folder / "src"), f"--data={tmp_path}/data/x.bin", "/usr/bin", "/tmp", "/nowhere/at/all",
-             f"{tmp_path}/two words", "x" * 5000, f"/{'x' * 5000}"]  # fmt: skip
+             f"{tmp_path}/file-in-the-home", f"{tmp_path}/two words", "x" * 5000, f"/{'x' * 5000}"]  # fmt: skip
     found = folders_to_mount(folder, words, ["MODELS", "UNSET"])
     assert found == (str(folder), *(str(tmp_path / name) for name in ("data", "models", "linked")))
 

@@ -68,6 +68,17 @@ def test_a_program_keeps_to_the_gpus_that_the_shell_names(shell, tmp_path, name)
     assert f'"{name}"' in (tmp_path / "matrix.yaml").read_text()
 
 
+def test_a_script_in_a_folder_above_gets_the_variables_that_it_reads(shell, tmp_path):
+    (tmp_path / "exp").mkdir()
+    shell.chdir(tmp_path / "exp")
+    shell.setenv("MY_DATA_PATH", "/data")
+    (tmp_path / "train.py").write_text('import os\nprint(os.environ["MY_DATA_PATH"])\n')
+    assert main(["init", "--", "python", "../train.py"]) == 0
+    text = (tmp_path / "exp" / "matrix.yaml").read_text()
+    assert '"MY_DATA_PATH"' in text
+    assert f'"{tmp_path}/train.py"' in text
+
+
 def test_what_torch_compile_keeps_is_in_the_trials_folder_unless_it_is_passed(shell):
     shell.setenv("HOME", "/home/me")
     given = starting_variables(workload(home="real"), BASE)

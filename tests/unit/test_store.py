@@ -323,6 +323,12 @@ def test_where_a_person_said_a_link_stays_one_and_a_pipe_a_pipe(tmp_path):
     os.close(reader)
 
 
+def test_a_folder_is_no_file_to_write_to(tmp_path):
+    with pytest.raises(StoreError) as caught:
+        write_named(tmp_path, "new")
+    assert caught.value.remedy == "it is a folder: name a file"
+
+
 def test_a_link_in_a_run_from_elsewhere_leads_no_report_out_of_it(tmp_path):
     outside, report = tmp_path / "outside", tmp_path / "report.md"
     outside.write_text("mine")

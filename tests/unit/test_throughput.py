@@ -1,5 +1,6 @@
 """Which number in a program's output is used as its speed, and when none is."""
 
+import json
 import re
 import time
 from pathlib import Path
@@ -202,6 +203,30 @@ def test_two_numbers_that_differ_are_two_and_the_options_to_type_are_told():
     assert source.wall
     for option, value in zip(re.findall(r"--metric-regex '(.*)'  #", why), [12, 14], strict=True):
         assert read_in_trial(choose_metric(option, "", output)[0], output) == value
+
+
+@pytest.mark.parametrize(
+    ("entries", "number"),
+    [
+        ([{"model": "resnet", "images_per_s": 100.0}, {"model": "vgg", "images_per_s": 50.0}], 2),
+        ([{"images_per_s": 100.0, "name": "resnet"}, {"images_per_s": 50.0, "name": "vgg"}], 2),
+        ([{"batch_size": size, "images_per_s": 10.0 + size} for size in (1, 8, 64)], 3),
+        ([{"model": m, "batch_size": 8, "images_per_s": 9.0 + len(m)} for m in ("vgg", "resnet18", "resnet50")], 3),
+        ([{"model": m, "epoch": n, "images_per_s": 9.0 * len(m) + n} for m in ("a", "bb") for n in range(3)], 2),
+        ([{"name": f"ckpt-{n}", "images_per_s": 9.0 + n} for n in range(4)], 1),
+        ([{"step": n, "seq_len": 64 + 3 * n, "images_per_s": 9.0 + n} for n in range(4)], 1),
+        ([{"batch_size": 8 if n < 3 else 5, "images_per_s": 9.0 + n} for n in range(4)], 1),
+        ([{"epoch": epoch, "file": f"{epoch}.pt", "images_per_s": 100.0 + epoch} for epoch in range(4)], 1),
+        ([{"model": "vgg", "batch_size": 8, "epoch": epoch, "images_per_s": 9.0 + epoch} for epoch in range(4)], 1),
+    ],
+)
+def test_numbers_of_different_models_in_indented_json_are_several_and_those_of_epochs_are_one(entries, number):
+    assert len(throughput_candidates(json.dumps({"results": entries}, indent=2))) == number
+
+
+def test_lines_that_are_json_objects_are_the_log_of_one_training():
+    lines = (json.dumps({"model": "vgg", "name": f"run {step}", "images_per_s": 99.5 + step}) for step in range(4))
+    assert [number.value for number in throughput_candidates("\n".join(lines))] == [102.5]
 
 
 def test_the_line_is_shown_with_its_number_marked():

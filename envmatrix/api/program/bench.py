@@ -43,9 +43,16 @@ from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.validation_messages import validation_message
 from envmatrix.trials import orphans
 from envmatrix.trials.overrides import Overrides, apply_overrides
-from envmatrix.trials.program.command_line import check_command_line, is_python, python_target, unwrap_command
+from envmatrix.trials.program.command_line import (
+    check_command_line,
+    is_python,
+    python_target,
+    unwrap_command,
+    with_absolute_script,
+)
 from envmatrix.trials.program.files import program_files
 from envmatrix.trials.program.hooks import run_cleanup, run_setup
+from envmatrix.trials.program.invocation import scripts_outside
 from envmatrix.trials.program.mounts import folders_to_mount
 from envmatrix.trials.program.settings import describe_conflicts, own_settings
 from envmatrix.trials.program.trial_run import (
@@ -94,7 +101,7 @@ def make_matrix(
     a program that fails.
     """
     if not request.place.image:
-        request = replace(request, words=unwrap_command(request.words, progress))
+        request = replace(request, words=with_absolute_script(unwrap_command(request.words, progress)))
     program = request.program()
     workloads = _workloads(request, program)
     template = _basic_template(request, program, workloads)
@@ -129,7 +136,7 @@ def draft_matrix(request: ProgramRequest, interpreter: str | None, file: Path, p
     ``interpreter`` is its Python (None: the one that ``make_matrix`` finds). Raises InputError.
     """
     check_command_line(request.words)
-    request = replace(request, words=unwrap_command(request.words, progress))
+    request = replace(request, words=with_absolute_script(unwrap_command(request.words, progress)))
     program = with_interpreter(request.words, interpreter) if interpreter else find_program(request.words)
     workloads = _workloads(request, program)
     torch = _imports_torch(request.image(program.interpreter), progress)
@@ -256,6 +263,8 @@ def _passed_variables(program: ProgramCommand) -> tuple[str, ...]:
     """Return the shell variables to pass to a program: those it seems to read, and those that affect performance."""
     draft = _workload({"name": "draft", "command": program.command, "files": str(Path.cwd())})
     sources = [Path.cwd() / name for name in program_files(draft)]
+    for script in scripts_outside(program.command, Path.cwd()):
+        sources += [Path(script), *itertools.islice(Path(script).parent.glob("*.py"), 200)]
     own_variables = ("LD_PRELOAD", "PYTHONNOUSERSITE", "PYTHONDONTWRITEBYTECODE", "PYTHONHASHSEED")
     fast = [name for name in os.environ if bench_options.bears_on_performance(name)]
     variables = {

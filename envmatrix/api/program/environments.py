@@ -19,15 +19,13 @@ from envmatrix.trials.images import ImageBuilder, prepare_images
 from envmatrix.trials.overrides import Overrides
 from envmatrix.trials.program.settings import find_conflict
 from envmatrix.trials.program.trial_run import TrialRunResult
-from envmatrix.units import as_budget, as_duration, is_too_long, parse_duration
+from envmatrix.units import TIME_MARGIN, as_duration, is_too_long, parse_duration
 
 #: Without --budget: as many environments as get a verdict within these seconds of blocks, but at least the minimum. The
 #: rest of three minutes is for `pip install`, the trial run, the libraries and the table.
 _FIRST_ANSWER_S = 120.0
 _MIN_ENVIRONMENTS = 2
 _MIN_BLOCKS = 6
-#: Trials in blocks take longer than the trial run: some environments are slower, and settings are read back.
-_TIME_MARGIN = 1.3
 #: A trial that takes longer (seconds) makes its user wait for hours.
 _LONG_TRIAL_S = 60.0
 
@@ -119,7 +117,7 @@ def left_out_text(
     if overrides.environments or not left_out:
         return ""
     all_s = arm_time_s(first_run.wall_s * len(starter.workloads), overrides) * (len(usable) + 2)
-    budget_note = "" if is_too_long(all_s) else f" (`--budget {as_budget(all_s)}` tests all)"
+    budget_note = "" if is_too_long(all_s) else f" (`--budget {as_duration(all_s)}` tests all)"
     return f"not tested yet: {', '.join(left_out)}{budget_note}"
 
 
@@ -145,13 +143,13 @@ def time_text(budget_s: float, trial_s: float, arms: int, overrides: Overrides) 
         text = f"budget {as_duration(budget_s)}: time for {fit} like the trial run; a verdict needs {blocks * arms}"
         if budget_s >= all_s:
             return text
-        budget = [] if is_too_long(all_s * _TIME_MARGIN) else [f"--budget {as_budget(all_s * _TIME_MARGIN)}"]
+        budget = [] if is_too_long(all_s * TIME_MARGIN) else [f"--budget {as_duration(all_s * TIME_MARGIN)}"]
         ways = " or ".join(budget + ["fewer steps or epochs"] * is_long)
         one_block = f". One block of {arms} runs in any case: {as_duration(arms * trial_s)}"
         return f"{text}{': use ' if ways else ''}{ways}{one_block if budget_s < arms * trial_s else ''}"
     max_blocks = overrides.max_blocks or 0
     if 0 < max_blocks < blocks:
-        return f"the table comes after {max_blocks} x {arms} trials: about {as_budget(trial_s * arms * max_blocks)}"
+        return f"the table comes after {max_blocks} x {arms} trials: about {as_duration(trial_s * arms * max_blocks)}"
     if is_long:
         return f"{blocks} blocks of {arms} trials, or more: about {as_duration(all_s)}; fewer steps or epochs take less"
     return f"{blocks} blocks of {arms} trials, or more; the first blocks will show how long that takes"
@@ -161,7 +159,7 @@ def fit_budget(trial_s: float, environment_count: int, overrides: Overrides) -> 
     """Return how many arms (with baseline and control) and seconds to plan, enough for a verdict on each."""
     each_s = arm_time_s(trial_s, overrides)
     given_s = parse_duration(overrides.budget) if overrides.budget else None
-    fit = int((given_s / each_s if given_s else _FIRST_ANSWER_S * _TIME_MARGIN / each_s) + 1e-6)
+    fit = int((given_s / each_s if given_s else _FIRST_ANSWER_S * TIME_MARGIN / each_s) + 1e-6)
     arms = (
         environment_count + 2
         if overrides.environments
@@ -172,4 +170,4 @@ def fit_budget(trial_s: float, environment_count: int, overrides: Overrides) -> 
 
 def arm_time_s(trial_s: float, overrides: Overrides) -> float:
     """Return the seconds that an arm needs until a verdict is possible."""
-    return trial_s * (overrides.min_blocks or _MIN_BLOCKS) * _TIME_MARGIN
+    return trial_s * (overrides.min_blocks or _MIN_BLOCKS) * TIME_MARGIN

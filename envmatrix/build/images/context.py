@@ -45,7 +45,7 @@ def rooted_name(reference: str) -> str:
     return f"{reference}-rooted"
 
 
-def write_docker_archive(tar: Path, archive: Path, name: str) -> None:
+def write_one_layer_archive(tar: Path, archive: Path, name: str) -> None:
     """Write ``tar`` as a Docker archive with one layer, named ``name``."""
     digest = file_digest(tar)
     config = json.dumps(

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from envmatrix.matrix.output.json_lists import split_json_list
 from envmatrix.matrix.output.patterns import OutputText, shortest_pattern
 from envmatrix.matrix.output.printed import (
     BYTES,
@@ -81,7 +82,8 @@ def throughput_candidates(output: str, wall_s: float | None = None) -> list[Thro
         lines = [*lines[: _HEAD_AND_TAIL_LINES[0]], *lines[-_HEAD_AND_TAIL_LINES[1] :]]
     text = OutputText("\n".join(lines))
     epoch = max((number for number, line in enumerate(lines) if _EPOCH.fullmatch(line)), default=-1)
-    kinds = [kind for group in _group_by_kind(lines) for kind in _split_kind(group, epoch)]
+    groups = [group for kind in _group_by_kind(lines) for group in split_json_list(lines, kind) or [kind]]
+    kinds = [kind for group in groups for kind in _split_kind(group, epoch)]
     unclear = {reading.unit or reading.key for group in kinds for reading in group if reading.field.unclear}
     usable = [
         group for group in kinds if not unclear & {group[-1].unit, group[-1].key} and _is_plausible(group, wall_s)

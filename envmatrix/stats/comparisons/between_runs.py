@@ -263,7 +263,7 @@ def comparability_problems(old: Run, new: Run, measured: tuple[Measurements, Mea
         is_anonymous = key == "name" and (is_numbered_host(one) or is_numbered_host(two))
         if one != two and None not in (one, two) and not is_anonymous:
             problems.append(f"the hosts differ in {key}: {_fact_text(one)} and {_fact_text(two)}")
-    if not is_same_schedule(old, new):
+    if not is_same_interleaving(old, new):
         problems.append(f"the schedules differ: {_describe_schedule(old)} and {_describe_schedule(new)}")
     if old.bench_digest != new.bench_digest:
         problems.append("the benchmark itself differs")
@@ -301,11 +301,11 @@ def sibling_runs(old: RunFolder, known_runs: Iterable[Run]) -> list[tuple[RunFol
 
 def is_same_setup(one: Run, other: Run, arm: Arm) -> bool:
     """Return whether two runs have the same setup for ``arm``: environment, image, workload, program and benchmark."""
-    same_conditions = one.bench_digest == other.bench_digest and is_same_schedule(one, other)
+    same_conditions = one.bench_digest == other.bench_digest and is_same_interleaving(one, other)
     return same_conditions and _measured_setup(one, arm) == _measured_setup(other, arm)
 
 
-def is_same_schedule(one: Run, other: Run) -> bool:
+def is_same_interleaving(one: Run, other: Run) -> bool:
     """Return whether two runs measured trials in the same way; interleaved and separate trials are not comparable."""
     schedules = [
         (design.schedule, design.schedule == "turns" and (design.turn, design.turn_apart))

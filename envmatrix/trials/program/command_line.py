@@ -168,6 +168,15 @@ _PYTHON_COMMANDS = {
 }
 
 
+def with_absolute_script(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a command that names a script outside the current folder (``../train.py``) by its absolute path."""
+    script = python_target(words[1:])[1] if is_python(words[0]) else words[0]
+    if Path(script).parts[:1] != ("..",) or not Path(script).is_file():
+        return words
+    path = str(Path(script).parent.resolve() / Path(script).name)
+    return tuple(path if word == script else word for word in words)
+
+
 def unwrap_command(words: tuple[str, ...], progress: ProgressCallback) -> tuple[str, ...]:
     """Return the words of the program itself. Raises InputError if its Python is unknown."""
     if len(words) < 3 or words[1] != "run":

@@ -121,14 +121,15 @@ def report_links(workloads: Iterable[Workload], engines: Iterable[Engine], progr
                 "writes to its folders or to files over 1 MiB, it changes yours"
             )
         covered = root or workload.files
-        for script in _scripts_outside(workload.command, Path(covered)):
+        for script in scripts_outside(workload.command, Path(covered)):
             progress(
                 f"note: {script} is outside {covered}, the folder that each trial gets anew. If it writes next to "
                 "itself, later trials find that: to avoid it, type the command in its folder"
             )
 
 
-def _scripts_outside(command: Iterable[str], folder: Path) -> Iterator[str]:
+def scripts_outside(command: Iterable[str], folder: Path) -> Iterator[str]:
+    """Yield the scripts of a command with an absolute path outside a folder."""
     for word in command:
         script = Path(word)
         is_script = script.is_absolute() and script.suffix in (".py", ".sh") and script.is_file()

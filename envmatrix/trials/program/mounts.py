@@ -21,10 +21,14 @@ def folders_to_mount(folder: Path, words: Iterable[str], variables: Iterable[str
     """Return the program's folder, and the folders that its command line, variables and links name.
 
     If the folder above it is the user's, that is returned instead, for a program that reads ``../data``. ``variables``
-    are the names of those that it gets. A folder that cannot be mounted is left out, and so is a home that only a link
-    leads to.
+    are the names of those that it gets. A folder that cannot be mounted is left out, and so is the home
+    if only a link or a file in it leads there.
     """
-    named = [_folder_of(path) for path in _named_paths(words, variables) if _exists(path)]
+    named = [
+        _folder_of(path)
+        for path in _named_paths(words, variables)
+        if _exists(path) and (path.is_dir() or path.parent != Path.home())
+    ]
     linked = {_folder_of(path) for path in _link_targets(folder) if _exists(path)} - {Path.home()}
     top = folder.parent if _is_mountable(folder.parent) and _is_users(folder.parent) else folder
     folders: list[Path] = []
