@@ -28,7 +28,13 @@ from envmatrix.engines import build_record as records
 from envmatrix.engines.base import QUOTA_PERIOD_US, WORK, Engine, Job, NamedImage, Prepared, log_of, quota_us
 from envmatrix.engines.docker_client import APIError, DockerClient, connect, docker_errors, is_rootless, remove, why_not
 from envmatrix.engines.docker_images import CACHE_LABEL, RUN_LABEL, DockerImages, container_facts, held_image_id
-from envmatrix.engines.docker_running import RunningContainer, container_exit, count_pauses, running_container
+from envmatrix.engines.docker_running import (
+    RunningContainer,
+    await_exit,
+    container_exit,
+    count_pauses,
+    running_container,
+)
 from envmatrix.engines.gpu_devices import NVIDIA, gpu_maker, gpu_options, visible_gpus
 from envmatrix.engines.local import preload_variable
 from envmatrix.engines.ready import prepare_ready_docker_image
@@ -295,7 +301,7 @@ def _run_to_end(client: DockerClient, container: str, job: Job) -> Exit:
         client.api.start(container)
         timed_out = False
         try:
-            code = int(client.api.wait(container, timeout=math.ceil(job.limits.seconds))["StatusCode"])
+            code = await_exit(client, container, math.ceil(job.limits.seconds))
         except (requests.exceptions.ReadTimeout, requests.exceptions.ConnectionError) as error:
             if time.monotonic() - started < job.limits.seconds:
                 raise EngineError(f"{job.label}: the engine went away while it ran") from error

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import IO
+
+import requests.exceptions
 
 from envmatrix.block import interrupts
 from envmatrix.engines.base import Job
@@ -105,10 +109,33 @@ def running_container(client: DockerClient, container: str, job: Job, host: str)
         yield RunningContainer(client, container, job, ends, codes)
 
 
+def await_exit(client: DockerClient, container: str, limit_s: int | None = None) -> int:
+    """Return the exit code of a started container when it has ended. Raises requests' ReadTimeout after ``limit_s``.
+
+    While Podman answers a wait, its service uses more than a CPU (containers/podman: WaitContainerDocker looks every
+    nanosecond). So the error output is read first: it ends with the container, even if the program closed it.
+    """
+    if "Podman" in str(client.version().get("Components")):
+        with contextlib.suppress(APIError):  # it has ended already
+            _read_to_end(client.api.attach_socket(container, {"stderr": 1, "stream": 1}), limit_s)
+    return int(client.api.wait(container, timeout=limit_s)["StatusCode"])
+
+
+def _read_to_end(output: IO[bytes], limit_s: int | None) -> None:
+    deadline = None if limit_s is None else time.monotonic() + limit_s
+    with output:
+        while True:
+            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not select.select([output], [], [], left_s)[0]:
+                raise requests.exceptions.ReadTimeout
+            if not output.read(2**16):
+                return
+
+
 def _await_end(host: str, container: str, codes: list[int], end_signal: socket.socket) -> None:
     with end_signal, contextlib.suppress(Exception):  # if the engine is gone there is no exit code
         client = connect(host)
         try:
-            codes.append(int(client.api.wait(container, timeout=None)["StatusCode"]))
+            codes.append(await_exit(client, container))
         finally:
             client.close()

@@ -6,6 +6,8 @@ import contextlib
 import json
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -14,9 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from bench.evidence.processes import TICKS_PER_S, stat_of
 from envmatrix.build.paths import BuildPaths
-from envmatrix.engines.docker_client import DockerClient, podman_host
+from envmatrix.engines.docker_client import DockerClient, podman_host, remove
 from envmatrix.engines.docker_images import CACHE_LABEL, RUN_LABEL
+from envmatrix.engines.docker_running import await_exit
 from envmatrix.engines.podman import PodmanEngine
 from envmatrix.plan.environment import Image
 from envmatrix.system.project import cache_folder
@@ -90,6 +94,26 @@ def test_a_service_is_started_for_a_run_if_there_is_no_socket_and_ends_with_it(
         killed.wait()
     until(lambda: not containers() and not services())
     assert Path(service).parent.name.startswith(f"bench-podman.{killed.pid}."), "the next run removes its folder"
+
+
+def test_its_service_leaves_the_cpus_to_a_container_that_runs(engine: PodmanEngine, tag: str) -> None:
+    """Guards against the wait of Docker's API, for which Podman's service uses more than a CPU."""
+    with engine.client("measuring its service") as client:
+        container = client.api.create_container(tag, entrypoint=["/bin/sleep", "5"])["Id"]
+        client.api.start(container)
+        before_s = service_cpu_s()
+        try:
+            assert await_exit(client, container) == 0
+            assert service_cpu_s() - before_s < 4, "5 s or more with that wait; other tests use the service too"
+        finally:
+            remove(client, container)
+
+
+def service_cpu_s() -> float:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.connect(os.environ["CONTAINER_HOST"].removeprefix("unix://"))
+        (pid,) = struct.unpack("i8x", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return stat_of(pid).ticks / TICKS_PER_S
 
 
 def services() -> list[str]:
