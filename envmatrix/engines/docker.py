@@ -34,6 +34,7 @@ from envmatrix.engines.docker_running import (
     container_exit,
     count_pauses,
     running_container,
+    start,
 )
 from envmatrix.engines.gpu_devices import NVIDIA, gpu_maker, gpu_options, visible_gpus
 from envmatrix.engines.local import preload_variable
@@ -298,10 +299,10 @@ def allow_writes(work: Path, user: str, *, made_here: bool) -> None:
 def _run_to_end(client: DockerClient, container: str, job: Job) -> Exit:
     with _container_output(client, container, job):
         started = time.monotonic()
-        client.api.start(container)
+        output = start(client, container)
         timed_out = False
         try:
-            code = await_exit(client, container, math.ceil(job.limits.seconds))
+            code = await_exit(client, container, output, math.ceil(job.limits.seconds))
         except (requests.exceptions.ReadTimeout, requests.exceptions.ConnectionError) as error:
             if time.monotonic() - started < job.limits.seconds:
                 raise EngineError(f"{job.label}: the engine went away while it ran") from error

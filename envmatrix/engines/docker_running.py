@@ -103,21 +103,34 @@ def running_container(client: DockerClient, container: str, job: Job, host: str)
     """Start a container, and wait for its end in a background thread with its own connection to ``host``."""
     ends, end_signal = socket.socketpair()
     codes: list[int] = []
-    client.api.start(container)
-    threading.Thread(target=_await_end, args=(host, container, codes, end_signal), daemon=True).start()
+    output = start(client, container)
+    threading.Thread(target=_await_end, args=(host, container, output, codes, end_signal), daemon=True).start()
     with ends:
         yield RunningContainer(client, container, job, ends, codes)
 
 
-def await_exit(client: DockerClient, container: str, limit_s: int | None = None) -> int:
-    """Return the exit code of a started container when it has ended. Raises requests' ReadTimeout after ``limit_s``.
+def start(client: DockerClient, container: str) -> IO[bytes] | None:
+    """Start a container; return its error output for ``await_exit``, or None if the engine needs no such help.
 
     While Podman answers a wait, its service uses more than a CPU (containers/podman: WaitContainerDocker looks every
-    nanosecond). So the error output is read first: it ends with the container, even if the program closed it.
+    nanosecond). The output ends with the container, even if the program closed it. It is attached before the start,
+    because Podman prepares an ended container anew to attach to it.
     """
-    if "Podman" in str(client.version().get("Components")):
-        with contextlib.suppress(APIError):  # it has ended already
-            _read_to_end(client.api.attach_socket(container, {"stderr": 1, "stream": 1}), limit_s)
+    output = None
+    with contextlib.ExitStack() as stack:
+        if "Podman" in str(client.version().get("Components")):
+            output = stack.enter_context(client.api.attach_socket(container, {"stderr": 1, "stream": 1}))
+        client.api.start(container)
+        stack.pop_all()
+    return output
+
+
+def await_exit(
+    client: DockerClient, container: str, output: IO[bytes] | None = None, limit_s: int | None = None
+) -> int:
+    """Return the exit code of a started container when it has ended. Raises requests' ReadTimeout after ``limit_s``."""
+    if output:
+        _read_to_end(output, limit_s)
     return int(client.api.wait(container, timeout=limit_s)["StatusCode"])
 
 
@@ -132,10 +145,12 @@ def _read_to_end(output: IO[bytes], limit_s: int | None) -> None:
                 return
 
 
-def _await_end(host: str, container: str, codes: list[int], end_signal: socket.socket) -> None:
+def _await_end(
+    host: str, container: str, output: IO[bytes] | None, codes: list[int], end_signal: socket.socket
+) -> None:
     with end_signal, contextlib.suppress(Exception):  # if the engine is gone there is no exit code
         client = connect(host)
         try:
-            codes.append(await_exit(client, container))
+            codes.append(await_exit(client, container, output))
         finally:
             client.close()

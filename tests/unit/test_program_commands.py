@@ -9,7 +9,7 @@ import pytest
 from envmatrix.api.program import bench
 from envmatrix.api.program.request import ProgramRequest
 from envmatrix.errors import InputError
-from envmatrix.trials.program.command_line import unwrap_command, with_absolute_script
+from envmatrix.trials.program.command_line import check_command_line, unwrap_command, with_absolute_script
 from envmatrix.trials.program.trial_run import find_program
 
 
@@ -156,6 +156,7 @@ def test_a_shells_own_time_is_left_out(tmp_path, monkeypatch):
     ("words", "said", "remedy"),
     [
         (("sudo", "-E", "python", "x.py"), "sudo removes the variables", "sudo envmatrix bench -- PROGRAM"),
+        (("strace", "-f", "python", "x.py"), "strace writes its lines into", "-- strace -o FILE PROGRAM"),
         (("/usr/bin/srun", "python", "x.py"), "srun starts its program outside", "--launcher slurm -- PROGRAM"),
         (("ssh", "node", "python"), "ssh starts its program outside", "--launcher ssh --hosts HOST -- PROGRAM"),
         (("bash", "/dev/fd/63"), "/dev/fd/63 is a pipe of your shell", "-- bash -c 'LINE'"),
@@ -173,6 +174,11 @@ def test_work_that_no_trial_would_do_is_refused_by_bench_and_by_init(words, said
             act()
         assert said in told.value.message
         assert remedy in told.value.remedy
+
+
+@pytest.mark.parametrize("option", ["-o", "-fo", "--output=trace.txt"])
+def test_a_tracer_that_writes_to_a_file_is_a_program_like_others(option):
+    check_command_line(("strace", option, "trace.txt", "python", "x.py"))
 
 
 @pytest.mark.parametrize("name", [b"new\nline", b"caf\xe9"])

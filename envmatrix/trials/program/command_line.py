@@ -32,6 +32,7 @@ _SHELL_SYNTAX = re.compile(r"[;&|<>$`*]")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 #: Substituted by a shell for `<(LINE)`.
 _SHELL_PIPE = re.compile(r"/(dev|proc/(self|\d+))/fd/\d+\Z")
+_TRACERS, _TRACES_TO_FILE = ("strace", "ltrace"), re.compile(r"-\w*o|--output\b")
 _OTHER_USERS = frozenset(("doas", "pkexec", "runuser", "su", "sudo"))
 #: Programs that start theirs on other machines, or later -> the option for that.
 _JOB_STARTERS = {
@@ -103,6 +104,9 @@ def _refusal(words: tuple[str, ...]) -> tuple[str, str] | None:
     if name in _OTHER_USERS:
         reason = f"{name} removes the variables and libraries of an environment"
         return reason, f"leave it out here, and write it first: {name} envmatrix bench -- PROGRAM"
+    if name in _TRACERS and not any(map(_TRACES_TO_FILE.match, words)):
+        reason = f"{name} writes its lines into those of the program, so that numbers in them cannot be told apart"
+        return reason, f"leave it out, or let it write to a file: -- {name} -o FILE PROGRAM"
     if name in _JOB_STARTERS:
         reason = f"{name} starts its program outside the trial, where nothing is set or verified"
         return reason, f"leave it out, and let envmatrix do that: {_JOB_STARTERS[name]} -- PROGRAM"
