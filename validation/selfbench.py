@@ -25,9 +25,9 @@ from envmatrix.plan import Plan, make_arms
 from envmatrix.search.answer import find_expected_best
 from envmatrix.search.search import Batch, Budget, Search
 from envmatrix.search.steps import Step
+from envmatrix.trials.execution import make_job, run_trial
 from envmatrix.trials.experiment import create_experiment, find_design
 from envmatrix.trials.new_run import NewRun
-from envmatrix.trials.trial import make_job, run_trial
 from tests.synthetic import Machine, make_plan, make_trials, write_run
 from validation import agreement, measured_parts, precision, simulated_tuning, tuned, verdicts
 

@@ -27,9 +27,9 @@ from envmatrix.search.study import StudyFolder
 from envmatrix.system.host import Host, this_host
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.trials.environment_shell import Session, prepare_session
+from envmatrix.trials.execution import measured_export_lines
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.images import check_images_unchanged, load_supplied_images, side_matrix_path
-from envmatrix.trials.trial import measured_export_lines
 
 
 def open_environment(

@@ -18,7 +18,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> None:
     """Print the findings; a bad one does not change the exit code."""
-    from envmatrix.launchers.doctor_checks import examine
+    from envmatrix.api.doctor import examine
 
     findings = examine()
     lines = (

@@ -21,9 +21,16 @@ from envmatrix.system.bench_options import hides_value, node_count
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.shared_files import read_with_retry
 from envmatrix.trials.batches import TrialGrouper
+from envmatrix.trials.execution import (
+    REPEATS,
+    STOPPED_REASON,
+    count_stops,
+    make_finished_trial,
+    make_job,
+    program_folder,
+)
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.interleave import cpus_of
-from envmatrix.trials.trial import REPEATS, STOPPED_REASON, count_stops, make_finished_trial, make_job, program_folder
 
 #: Seconds for which a node retries writing to the results folder.
 PATIENCE_S = 60.0

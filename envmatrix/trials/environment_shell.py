@@ -21,11 +21,7 @@ from envmatrix.system.process import Exit
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.regular_files import read_bytes
 from envmatrix.trials import orphans
-from envmatrix.trials.experiment import check_placement, snapshot_bench
-from envmatrix.trials.images import Images, build_places, held_libraries, open_engines
-from envmatrix.trials.program import invocation
-from envmatrix.trials.program.mounts import folders_to_mount
-from envmatrix.trials.trial import (
+from envmatrix.trials.execution import (
     base_variables,
     environment_variables,
     packages_to_look_up,
@@ -33,6 +29,10 @@ from envmatrix.trials.trial import (
     process_limits,
     trial_variables,
 )
+from envmatrix.trials.experiment import check_placement, snapshot_bench
+from envmatrix.trials.images import Images, build_places, held_libraries, open_engines
+from envmatrix.trials.program import invocation
+from envmatrix.trials.program.mounts import folders_to_mount
 
 EVIDENCE_LIMIT_S = 300.0
 PROGRAM_LIMIT_S = 4 * 3600.0

@@ -24,9 +24,9 @@ from envmatrix.system.atomic_files import full_disk_errors
 from envmatrix.system.host import parse_cpus
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials import orphans
+from envmatrix.trials.execution import check_image_present, make_finished_trial, make_local_job, make_unstarted_trial
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.retry import rebuild_image
-from envmatrix.trials.trial import check_image_present, make_finished_trial, make_local_job, make_unstarted_trial
 
 
 class _NotStartedError(Exception):

@@ -8,9 +8,9 @@ from envmatrix.errors import EngineError, EngineGoneError, InputError, NoTrialEr
 from envmatrix.plan import Slot
 from envmatrix.results import Trial
 from envmatrix.system.progress import ProgressCallback
+from envmatrix.trials.execution import REPEATS, STOPPED_REASON, make_unstarted_trial, run_trial
 from envmatrix.trials.experiment import Experiment, find_image_builder
 from envmatrix.trials.images import check_images_unchanged, held_libraries
-from envmatrix.trials.trial import REPEATS, STOPPED_REASON, make_unstarted_trial, run_trial
 
 
 def run_with_rebuild(experiment: Experiment, slot: Slot, progress: ProgressCallback) -> Trial:

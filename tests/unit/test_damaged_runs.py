@@ -15,7 +15,7 @@ from envmatrix.build.lockfile import read_lock
 from envmatrix.errors import InputError
 from envmatrix.results import RunFolder
 from envmatrix.system.regular_files import MAX_DOCUMENT_BYTES
-from envmatrix.trials.trial import load_record
+from envmatrix.trials.execution import load_record
 from tests.unit.test_extensions import MATRIX, PLUGINS, WORK
 
 READERS = (

@@ -12,7 +12,7 @@ import pytest
 
 from bench import counters
 from bench.evidence import machine, tree
-from envmatrix.launchers.doctor_checks import neighbours
+from envmatrix.api.doctor import neighbours
 from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.summary import summarise_measurements
 from envmatrix.report.warning import WarningKind

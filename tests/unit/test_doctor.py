@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from envmatrix.api import doctor
 from envmatrix.engines import apptainer_command, confinement
-from envmatrix.launchers import doctor_checks, doctor_software
+from envmatrix.launchers import doctor_software
 from envmatrix.launchers.slurm import client
 from envmatrix.system.process import Place
 
@@ -103,7 +104,7 @@ def test_a_controller_that_does_not_answer_is_told_with_what_to_ask(tmp_path, mo
     found = list(doctor_software.slurm(tmp_path))
     assert [(finding.subject, finding.state) for finding in found] == [("Slurm controller", "bad")]
     assert "scontrol ping" in found[0].remedy
-    launcher = next(finding for finding in doctor_checks.launchers(tmp_path) if finding.subject == "launcher slurm")
+    launcher = next(finding for finding in doctor.launchers(tmp_path) if finding.subject == "launcher slurm")
     assert launcher.state == "note"
     assert launcher.found.startswith("its controller does not answer: ")
 
@@ -182,4 +183,4 @@ def test_a_process_that_ends_while_threads_are_counted_is_left_out(tmp_path, mon
         return scan(path)
 
     monkeypatch.setattr("os.scandir", ended)
-    assert list(doctor_checks._thread_ticks(tmp_path)) == [(8, 1)]
+    assert list(doctor._thread_ticks(tmp_path)) == [(8, 1)]

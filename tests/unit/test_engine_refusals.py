@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from docker.errors import APIError, ImageNotFound
 
+from envmatrix.api import doctor
 from envmatrix.build.cache import Cache
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines import docker_client
@@ -24,7 +25,6 @@ from envmatrix.engines.enroot import EnrootEngine
 from envmatrix.engines.podman import PodmanEngine
 from envmatrix.engines.ready import ready_image_id
 from envmatrix.errors import EngineError, EnvmatrixError, SkipEnvironmentError
-from envmatrix.launchers import doctor_checks
 from envmatrix.plan.environment import Image
 
 pytestmark = pytest.mark.usefixtures("no_engines")
@@ -141,7 +141,7 @@ def test_a_service_of_ours_that_ended_is_started_again(places: BuildPaths, tmp_p
 
 
 def test_doctor_puts_the_remedy_of_an_engine_on_a_line_of_its_own() -> None:
-    found = {finding.subject: finding for finding in doctor_checks.engines(Path("/"))}
+    found = {finding.subject: finding for finding in doctor.engines(Path("/"))}
     for name in ("docker", "podman", "apptainer", "enroot"):
         finding = found[f"engine {name}"]
         assert finding.state == "note"

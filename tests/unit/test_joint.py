@@ -22,8 +22,8 @@ from envmatrix.errors import InputError
 from envmatrix.matrix import parse
 from envmatrix.matrix.model import Workload
 from envmatrix.system import bench_modules, bench_options, project
+from envmatrix.trials.execution import base_variables, bench_arguments
 from envmatrix.trials.program.invocation import command_arguments
-from envmatrix.trials.trial import base_variables, bench_arguments
 from tests.toy_nets import lay_out_toy
 
 ROOT = Path(__file__).parents[2]

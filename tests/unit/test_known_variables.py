@@ -13,7 +13,7 @@ from envmatrix.evidence.evidence import Evidence
 from envmatrix.matrix.parse import load, parse
 from envmatrix.matrix.variables import FAMILIES, find_unread_variables, has_known_reader, known_variables, near
 from envmatrix.plan.environment import Environment, Image, resolve_environment
-from envmatrix.trials.trial import drop_named_variables
+from envmatrix.trials.execution import drop_named_variables
 from envmatrix.trials.verification import verify_evidence
 
 MATRIX = """version: 2

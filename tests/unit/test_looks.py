@@ -13,7 +13,7 @@ from envmatrix.results.redact import redact
 from envmatrix.runner import loop as runner
 from envmatrix.runner import steady_state_runs
 from envmatrix.stats.measurements import read_measurements
-from envmatrix.trials.trial import bench_arguments
+from envmatrix.trials.execution import bench_arguments
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, make_run, make_trials
 from tests.unit.test_runner import Watcher
 

@@ -21,7 +21,7 @@ from envmatrix.matrix.model import Workload
 from envmatrix.matrix.parse import MatrixError, load, parse
 from envmatrix.results import RunFolder, trial_of
 from envmatrix.results.anonymize import Anonymizer
-from envmatrix.trials import trial
+from envmatrix.trials import execution
 from envmatrix.trials.experiment import create_experiment
 from envmatrix.trials.new_run import NewRun
 from envmatrix.trials.verification import contradicting_variables, verify_evidence
@@ -83,7 +83,7 @@ def test_urls_keep_all_but_who_asks(text, told):
 
 def test_what_an_environment_sets_is_written_and_held_against_it():
     mine = make_environment("mine", variables={"MINE": "1", "OMP_NUM_THREADS": "2", "MY_TOKEN": "t", "GONE": None})
-    inside = trial.environment_variables(mine)
+    inside = execution.environment_variables(mine)
     assert inside["BENCH_VARIABLES"] == "MINE,MY_TOKEN"
     said = variables.all_shown(inside)
     assert (said["MINE"], said["MY_TOKEN"]) == ("1", "(hidden)")

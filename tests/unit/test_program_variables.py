@@ -11,6 +11,7 @@ from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Image
 from envmatrix.system import bench_options
+from envmatrix.trials.execution import base_variables, trial_variables
 from envmatrix.trials.program.failure_hints import find_failure_hints, outside_path_hint
 from envmatrix.trials.program.variables import (
     check_passed_variables,
@@ -20,7 +21,6 @@ from envmatrix.trials.program.variables import (
     pass_available_variables,
     starting_variables,
 )
-from envmatrix.trials.trial import base_variables, trial_variables
 from tests.synthetic import make_environment
 
 BASE = base_variables("/work", "/c/bench", "/venv/bin/python")

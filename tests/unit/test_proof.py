@@ -20,7 +20,7 @@ import pytest
 from bench.evidence import outside, programs, tree
 from envmatrix.evidence import notices
 from envmatrix.evidence.record import read_evidence
-from envmatrix.trials.trial import packages_to_look_up
+from envmatrix.trials.execution import packages_to_look_up
 from envmatrix.trials.verification import verify_evidence
 from tests.proving import PYTHON, ROOT, TORCH, compiled, environment, evidence_of
 from tests.watched import work

@@ -2,15 +2,15 @@
 
 import pytest
 
+from envmatrix.api.doctor import check_cpu_quota, tightest_quota
 from envmatrix.evidence.record import read_evidence
 from envmatrix.evidence.settings_in_effect import settled
-from envmatrix.launchers.doctor_checks import check_cpu_quota, tightest_quota
 from envmatrix.matrix import load
 from envmatrix.plan.environment import resolve_environment
 from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.summary import summarise_measurements
 from envmatrix.stats.measurements import fold_trials
-from envmatrix.trials.trial import process_limits
+from envmatrix.trials.execution import process_limits
 from envmatrix.trials.verification import verify_evidence
 from tests.synthetic import Machine, make_plan, make_run, make_trials
 

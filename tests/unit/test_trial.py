@@ -17,7 +17,7 @@ from envmatrix.evidence.record import read_evidence
 from envmatrix.plan import Arm, Slot
 from envmatrix.system.atomic_files import check_free_space
 from envmatrix.system.process import Exit
-from envmatrix.trials.trial import check_image_present, classify_outcome, run_trial
+from envmatrix.trials.execution import check_image_present, classify_outcome, run_trial
 from envmatrix.trials.verification import contradicting_ranks, contradicting_variables
 from tests.synthetic import Machine, make_plan, make_run, record_of
 
@@ -95,7 +95,7 @@ def test_a_trial_that_its_engine_fails_costs_the_time_that_it_took_whatever_the_
         time.sleep(0.05)
         raise EngineError("the daemon is gone")
 
-    monkeypatch.setattr("envmatrix.trials.trial.make_job", fail)
+    monkeypatch.setattr("envmatrix.trials.execution.make_job", fail)
     slot = Slot("b0000-p000", 0, 0, Arm("a", "a", "a", "w", "local", None), 0)
     trial = run_trial(SimpleNamespace(run=SimpleNamespace(skipped={}, name="r")), slot)
     assert (trial.outcome, trial.reason) == ("failed", "the daemon is gone")
@@ -110,7 +110,7 @@ def test_a_full_disk_or_quota_is_no_failure_of_a_trial(tmp_path, monkeypatch, nu
         raise OSError(number, os.strerror(number))
 
     slot = Slot("b0000-p000", 0, 0, Arm("a", "a", "a", "w", "local", None), 0)
-    monkeypatch.setattr("envmatrix.trials.trial.make_job", refuse)
+    monkeypatch.setattr("envmatrix.trials.execution.make_job", refuse)
     with pytest.raises(StoreError, match=os.strerror(number)) as told:
         run_trial(SimpleNamespace(run=SimpleNamespace(skipped={}, name="r")), slot)
     assert "then `envmatrix resume`" in told.value.remedy

@@ -161,7 +161,7 @@ def together_of(tmp_path, monkeypatch):
             prepared = Prepared("i", "local", "", sys.executable, {})
             return Job("run", slot.trial, prepared, argv, {}, (), mounts, Limits(limit_s), tmp_path / "trial.log")
 
-        monkeypatch.setattr("envmatrix.trials.trial.make_job", make_job)
+        monkeypatch.setattr("envmatrix.trials.execution.make_job", make_job)
         monkeypatch.setattr(
             interleave, "make_finished_trial",
             lambda _experiment, slot, ended, _job, started: trial_of(

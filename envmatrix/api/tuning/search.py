@@ -36,10 +36,10 @@ from envmatrix.system.bench_options import node_count
 from envmatrix.system.json_text import parse_json
 from envmatrix.system.printable import html_lines
 from envmatrix.system.progress import ProgressCallback, silent
+from envmatrix.trials.execution import measured_export_lines
 from envmatrix.trials.experiment import find_design, reopen_experiment
 from envmatrix.trials.overrides import Overrides, select_engines
 from envmatrix.trials.program.hooks import setup_and_cleanup
-from envmatrix.trials.trial import measured_export_lines
 from envmatrix.units import parse_duration
 from envmatrix.version import __version__
 

@@ -22,6 +22,7 @@ from envmatrix.plan.environment import Image
 from envmatrix.system.process import Exit
 from envmatrix.system.progress import Heartbeat, ProgressCallback
 from envmatrix.trials.environment_shell import temporary_work_folder
+from envmatrix.trials.execution import base_variables, load_record
 from envmatrix.trials.experiment import snapshot_bench
 from envmatrix.trials.failure_reason import log_tail, why_program_failed
 from envmatrix.trials.feasibility import resolve_program_folder
@@ -30,7 +31,6 @@ from envmatrix.trials.program import invocation
 from envmatrix.trials.program.command_line import is_python, missing_program_error
 from envmatrix.trials.program.failure_hints import find_failure_hints
 from envmatrix.trials.program.variables import starting_variables
-from envmatrix.trials.trial import base_variables, load_record
 
 #: Pairs of (seconds since the start, bytes of output so far), one whenever the output had grown.
 Arrivals = Sequence[tuple[float, int]]
