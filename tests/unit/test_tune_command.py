@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,8 +13,10 @@ from envmatrix.cli import parser
 from envmatrix.errors import InputError
 from envmatrix.matrix.override import with_design, with_includes
 from envmatrix.matrix.parse import parse
+from envmatrix.search.loop import check_budget
 from envmatrix.search.steps import Step, spent_s
 from envmatrix.search.study import StudyFolder
+from envmatrix.units import parse_duration
 
 MATRIX = """
 version: 2
@@ -177,3 +181,10 @@ def test_the_time_of_a_search_is_that_of_its_trials_and_what_lies_between_but_no
 
     assert spent_s([step((0.0, 2.0), (3.0, 5.0)), step((5.5, 6.0))]) == pytest.approx(6.0)
     assert spent_s([step((0.0, 2.0)), step((50_000.0, 50_002.0))]) == pytest.approx(14.0)
+
+
+def test_the_budget_to_type_suffices_if_trials_take_a_quarter_longer_than_the_trial_run():
+    wanted = SimpleNamespace(fewest_trials=lambda: 39, first=(1, 2))
+    with pytest.raises(InputError, match="a budget of 4m30s cannot confirm anything") as told:
+        check_budget(wanted, 270.0, 8.3)
+    check_budget(wanted, parse_duration(re.search(r"--budget (\w+)", told.value.remedy)[1]), 1.25 * 8.3)
