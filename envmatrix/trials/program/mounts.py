@@ -21,8 +21,8 @@ def folders_to_mount(folder: Path, words: Iterable[str], variables: Iterable[str
     """Return the program's folder, and the folders that its command line, variables and links name.
 
     If the folder above it is the user's, that is returned instead, for a program that reads ``../data``. ``variables``
-    are the names of those that it gets. A folder that cannot be mounted is left out, and so is the home if only a link or
-    a file in it leads there.
+    are the names of those that it gets. A folder that cannot be mounted is left out, and so is the home if only a link
+    or a file in it leads there.
     """
     named = [
         _folder_of(path)
