@@ -177,6 +177,17 @@ class Toy:
             self.let_end()
         return process.communicate(timeout=200)[1]
 
+    def end(self) -> None:
+        """End what a failing test left running, which would hold the machine's lock against the next test."""
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+        for pid in self.left():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self.cache / "work", ignore_errors=True)
+
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -203,11 +214,4 @@ def toy(tmp_path: Path, cache: Path, variables: dict[str, str]) -> Iterator[Toy]
     """Yield a project, then end any process that a failing test left running."""
     made = Toy(tmp_path / "toy", cache, variables)
     yield made
-    for process in made.started:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
-    for pid in made.left():
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    shutil.rmtree(cache / "work", ignore_errors=True)
+    made.end()
