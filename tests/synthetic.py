@@ -68,7 +68,7 @@ def make_design(plan: Plan, **more: Any) -> Design:
     limits = {
         "name": plan.design, "seed": plan.seed, "min_blocks": plan.min_blocks, "max_blocks": plan.max_blocks,
         "target": plan.target, "margin": plan.margin, "budget": plan.budget_s, "race": plan.race,
-        "claims_first": plan.claims_first,
+        "claims_first": plan.claims_first, "read_once": plan.read_once,
         "workloads": ("cnn",), "schedule": "sequential",
     }  # fmt: skip
     return Design.model_validate({**limits, **more})

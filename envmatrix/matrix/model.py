@@ -286,6 +286,9 @@ class Design(Frozen):
     claims_first: bool = Field(
         False, description="run the blocks that a verdict needs (min_blocks) even if they exceed the budget"
     )
+    read_once: bool = Field(
+        False, description="read the run only at its end and never extend it: its intervals are a little narrower"
+    )
     trial_limit: Seconds = Field(300.0, description="stop a trial that runs longer")
     min_blocks: int = Field(6, ge=2, description="no verdict with fewer complete blocks")
     max_blocks: int = Field(40, ge=1, le=100_000)

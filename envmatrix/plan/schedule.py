@@ -81,7 +81,7 @@ class Plan:
     ``race``: arms that are surely not the best, or surely the same as their reference, stop early. ``looked``: numbers
     of blocks at which the run was read (interim analyses). ``parts``: each compared arm runs in one of this many
     blocks, references and controls in all (incomplete blocks). ``claims_first``: the blocks for a verdict are run even
-    beyond the budget.
+    beyond the budget. ``read_once``: nobody reads the run before its end, and it is never extended.
     """
 
     design: str
@@ -96,6 +96,7 @@ class Plan:
     looked: tuple[int, ...] = ()
     parts: int = 1
     claims_first: bool = False
+    read_once: bool = False
 
     @property
     def first(self) -> int:
@@ -149,6 +150,7 @@ def plan_of(design: Design, arms: tuple[Arm, ...], looked: tuple[int, ...] = (),
     return Plan(
         design.name, arms, design.seed, design.min_blocks, design.max_blocks, design.target, design.margin,
         budget_s=design.budget, race=design.race, looked=looked, parts=parts, claims_first=design.claims_first,
+        read_once=design.read_once,
     )  # fmt: skip
 
 

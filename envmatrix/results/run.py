@@ -181,6 +181,11 @@ class Run(BaseModel):
         return self.command[:1] in (("bench",), ("tune",)) and "--" in self.command
 
     @property
+    def extension_command(self) -> str:
+        """The command that gives more blocks: to this run, or to a new one if this one is read once."""
+        return f"envmatrix bench {self.design.name}" if self.plan.read_once else f"envmatrix resume {self.name}"
+
+    @property
     def plan(self) -> Plan:
         """The plan of the run, with all changes applied."""
         looked = tuple(change.looked for change in self.history if change.looked is not None)

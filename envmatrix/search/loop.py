@@ -45,6 +45,7 @@ _BUDGET_MARGIN = 1.15
 #: Keys of a design that concern the whole search.
 _NOT_OF_A_STEP = {
     "name", "description", "factors", "cumulative", "application", "reference_values", "race", "claims_first",
+    "read_once",
 }  # fmt: skip
 #: A confirmation is extended if the time left is so many times its budget.
 _MIN_EXTENSION = 1.01

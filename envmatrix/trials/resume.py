@@ -51,10 +51,20 @@ def record_interim_reading(folder: RunFolder) -> None:
 
 
 def _unrecorded_blocks(folder: RunFolder, run: Run) -> int | None:
-    """Return how many blocks are on disk; None if the history needs no entry for them."""
+    """Return how many blocks are on disk; None if the history needs no entry for them.
+
+    Raises InputError if they have intervals in a run that is read once.
+    """
     misfits: list[RejectedLine] = []
     blocks = len({trial.block for trial in folder.facts(run.plan, misfits.append)})
-    return None if blocks < run.plan.min_blocks or blocks in run.plan.looked else blocks
+    if blocks < run.plan.min_blocks or blocks in run.plan.looked:
+        return None
+    if run.plan.read_once:
+        raise InputError(
+            f"run {run.name} is read only at its end (read_once), and {blocks} blocks of it can be read already",
+            remedy="wait for its end if it runs; for more blocks, start a new run",
+        )
+    return blocks
 
 
 def _make_change(

@@ -48,7 +48,7 @@ def test_a_hopeless_noise_is_told_with_how_long_it_would_take_and_no_command(tmp
 
 def test_a_noise_that_more_blocks_narrow_is_told_with_the_command_as_ever(tmp_path):
     said = told(tmp_path, Machine({"b": 1.1}, noise=0.1, stand_in=False))
-    assert re.search(r"; to run as long again: envmatrix resume run --budget \d+m", said)
+    assert re.search(r"; to run longer: envmatrix resume run --budget \d+m", said)
 
 
 def test_more_blocks_of_a_busy_machine_are_not_asked_for(tmp_path):

@@ -86,12 +86,17 @@ def test_what_is_undecided_at_the_end_is_told_with_the_command_that_gives_it_as_
         plan = make_plan(names, budget_s=60.0, **more)
         return answer.undecided_advice(Result(write_run(tmp_path / name, plan, noise, 6).path))
 
-    assert re.fullmatch(r"undecided: a; to run as long again: envmatrix resume noisy --budget 4m[0-5]0s", told("noisy"))
+    assert re.fullmatch(r"undecided: a; to run longer: envmatrix resume noisy --budget 4m[0-5]0s", told("noisy"))
     assert told("full", max_blocks=6).endswith("s --max-blocks 12")
     assert told("quiet", Machine({"a": 1.2, "b": 2.0}, noise=0.001)) == ""
     assert told("narrow", target=0.9) == "", "precision had ended it"
     assert told("race", race=True) == ""
     assert told("look", max_blocks=6, min_blocks=7) == "", "it was to claim nothing"
+
+
+def test_for_more_blocks_of_a_run_that_is_read_once_a_new_one_is_told(tmp_path):
+    folder = write_run(tmp_path / "once", make_plan(("a",), read_once=True), Machine({"a": 1.02}), 8)
+    assert re.search(r"to run longer: envmatrix bench quick --budget", answer.undecided_advice(Result.of(folder)))
 
 
 def test_what_does_not_change_is_not_written(begun):

@@ -12,6 +12,7 @@ from rich.console import Console
 
 import envmatrix
 from envmatrix.api.answers import figure, write_report
+from envmatrix.errors import InputError
 from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.formats.terminal import print_summary
 from envmatrix.report.summary import summarise
@@ -50,6 +51,31 @@ def test_the_first_look_has_most_of_the_error_and_a_run_read_again_at_once_is_st
     assert confidence_level(PLAN, 12) == LEVEL
     assert confidence_level(read_after(12), 12) == LEVEL
     assert confidence_level(read_after(3, 5), 12) == LEVEL, "nothing is said below 6 blocks"
+
+
+def test_the_only_look_of_a_run_that_is_read_once_has_all_of_the_error():
+    plan = replace(PLAN, read_once=True)
+    assert confidence_level(plan, 12) == ALL_ANALYSES_LEVEL < LEVEL
+
+
+def test_a_run_that_is_read_once_is_not_read_while_it_runs_nor_resumed_once_it_can_be_read(tmp_path):
+    plan = make_plan(("a",), read_once=True)
+    folder = write_run(tmp_path / "run", plan, Machine({"a": 1.1}), 8)
+    assert summarise(folder).analysis.level == ALL_ANALYSES_LEVEL
+    folder.lock()
+    with pytest.raises(InputError, match="read only at its end") as refused:
+        write_report(folder.path)
+    assert "start a new run" in refused.value.remedy
+    folder.unlock()
+    with pytest.raises(InputError, match="8 blocks of it can be read already"):
+        apply_resume_changes(opened(folder.path, tmp_path), budget=900)
+    assert RunFolder(folder.path).load().history == ()
+
+
+def test_a_run_that_is_read_once_is_resumed_while_it_has_no_interval(tmp_path):
+    folder = write_run(tmp_path / "run", make_plan(("a",), read_once=True), Machine({"a": 1.1}), 5)
+    apply_resume_changes(opened(folder.path, tmp_path), budget=900).folder.unlock()
+    assert folder.load().plan.budget_s == 900
 
 
 def test_each_look_costs_and_the_sooner_it_comes_the_less_it_may_err():

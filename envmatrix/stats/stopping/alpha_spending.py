@@ -2,8 +2,9 @@
 
 Each interim analysis of a run that is resumed is a further chance to err. It spends a part of the error that all of
 them share (Lan & DeMets 1983). The first, after n1 blocks, has four fifths; one after n blocks brings the total spent
-to 1 - (n1 / n)^2 / 5. The cost of an analysis is the chance that it errs if none before did. It is drawn from the joint
-distribution of the largest |t| at all analyses, so two after nearly the same blocks cost little.
+to 1 - (n1 / n)^2 / 5. The only analysis of a run that is read once has all of it. The cost of an analysis is the chance
+that it errs if none before did. It is drawn from the joint distribution of the largest |t| at all analyses, so two
+after nearly the same blocks cost little.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def confidence_level(plan: Plan, blocks: int) -> float:
     """Return the confidence of intervals after ``blocks`` blocks, corrected for earlier interim analyses."""
     analyses = interim_analysis_blocks(plan, blocks)
     if len(analyses) == 1:
-        return LEVEL
+        return ALL_ANALYSES_LEVEL if plan.read_once else LEVEL
     sizes = [(family.together, len(family.copies)) for family in families(plan) if not family.arms[0].is_control]
     comparisons, copies = max(sizes, default=(1, 1))
     return _boundary_confidence(analyses, comparisons, copies)
