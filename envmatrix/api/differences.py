@@ -9,7 +9,7 @@ from typing import NamedTuple
 from envmatrix.api.environments import open_environment
 from envmatrix.api.places import PathLike, find_run
 from envmatrix.errors import InputError, suggestion
-from envmatrix.results import RunFolder
+from envmatrix.results import Run, RunFolder, Trial
 from envmatrix.system.progress import ProgressCallback, silent
 
 #: Last parts of paths whose values differ between any two processes, times or package folders.
@@ -62,18 +62,29 @@ def recorded_differences(
 
     The runs may be the same. Raises InputError if one has no successful trial of its environment.
     """
-    return tuple(differing(_recorded(find_run(old, results), first), _recorded(find_run(new, results), second)))
+    old_folder, new_folder = find_run(old, results), find_run(new, results)
+    if old_folder.path == new_folder.path:
+        old_tree, new_tree = _recorded(old_folder, first, second)
+    else:
+        [old_tree], [new_tree] = _recorded(old_folder, first), _recorded(new_folder, second)
+    return tuple(differing(old_tree, new_tree))
 
 
-def _recorded(folder: RunFolder, name: str) -> dict[str, object]:
-    """Return the contents of an environment's image, and the evidence of its last successful trial, as one tree."""
+def _recorded(folder: RunFolder, *names: str) -> Iterator[dict[str, object]]:
+    """Yield the contents of each environment's image, and the evidence of its last successful trial, as one tree."""
     run = folder.load()
-    trials = {trial.environment: trial for trial in folder.trials(run.plan) if trial.outcome == "ok"}
-    if name not in trials:
-        planned = {arm.environment for arm in run.arms}
-        problem = "has no successful trial of" if name in planned else "has no environment"
-        raise InputError(f"run {folder.path.name} {problem} {name!r}", remedy=suggestion(name, trials.keys() | planned))
-    trial = trials[name]
+    facts = enumerate(folder.facts(run.plan), 1)
+    lines = {trial.environment: number for number, trial in facts if trial.outcome == "ok"}
+    for name in names:
+        if name not in lines:
+            planned = {arm.environment for arm in run.arms}
+            problem = "has no successful trial of" if name in planned else "has no environment"
+            remedy = suggestion(name, lines.keys() | planned)
+            raise InputError(f"run {folder.path.name} {problem} {name!r}", remedy=remedy)
+        yield _recorded_tree(run, name, folder.trial_in_line(lines[name]))
+
+
+def _recorded_tree(run: Run, name: str, trial: Trial) -> dict[str, object]:
     environment = run.environments.get(next(arm.runs for arm in run.arms if arm.environment == name))
     facts = run.images.get(f"{environment.image_key}@{trial.engine}", {}) if environment else {}
     return _tree(facts, (trial.document or {}).get("evidence"))

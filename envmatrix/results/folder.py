@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from envmatrix.errors import StoreError, Where
@@ -190,6 +191,11 @@ class RunFolder:
     def _read(self, read: Callable[[bytes, Path, int], Line], plan: Plan, refuse: RejectLine | None) -> Iterator[Line]:
         lines = (read(line, self.trials_file, number) for number, line in read_whole_lines(self.trials_file))
         return planned_lines(plan, lines, refuse or raise_on_rejected(self.trials_file))
+
+    def trial_in_line(self, number: int) -> Trial:
+        """Return the trial in a complete line of trials.jsonl; the first line is 1."""
+        _, line = next(islice(read_whole_lines(self.trials_file), number - 1, None))
+        return trial_from_line(line.decode(errors="replace"), self.trials_file, number)
 
     def looks(self, plan: Plan) -> Iterator[Trial]:
         """Yield the first steady-state run of each arm; skip a half-written last line."""

@@ -7,9 +7,10 @@ import io
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -99,9 +100,10 @@ def _cell(value: object) -> str:
 
 
 def _csv(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    out = io.StringIO()
-    csv.writer(out).writerows([_cell(value) for value in row] for row in (head, *rows))
-    return out.getvalue()
+    out = io.TextIOWrapper(io.BytesIO(), "utf-8", newline="")  # StringIO takes four bytes a character
+    csv.writer(out).writerows([_cell(value) for value in row] for row in chain((head,), rows))
+    out.seek(0)
+    return out.read()
 
 
 def effects_csv(summary: Summary) -> str:
@@ -111,14 +113,18 @@ def effects_csv(summary: Summary) -> str:
 
 def trials_csv(summary: Summary) -> str:
     """Return a CSV with one line per successful trial and all metrics in their own units."""
-    measured, rows = summary.measured, list[list[object]]()
-    names = [*METRICS, *COLUMNS, *(name for name in measured.table if name.startswith(OWN_COLUMN_PREFIXES))]
+    names = [*METRICS, *COLUMNS, *(name for name in summary.measured.table if name.startswith(OWN_COLUMN_PREFIXES))]
+    return _csv(["workload", "engine", "environment", "block", *names], _trial_rows(summary, names))
+
+
+def _trial_rows(summary: Summary, names: Sequence[str]) -> Iterator[list[object]]:
+    """Yield a row for each trial with a value."""
+    measured = summary.measured
     for index, arm in enumerate(summary.plan.arms):
         for column, block in enumerate(measured.blocks):
             values = [float(measured.table[name][index, column]) for name in names]
             if any(map(math.isfinite, values)):
-                rows.append([arm.workload, arm.engine, arm.environment, int(block), *values])
-    return _csv(["workload", "engine", "environment", "block", *names], rows)
+                yield [arm.workload, arm.engine, arm.environment, int(block), *values]
 
 
 def _pyperf_values(summary: Summary, arm: Arm, metric: Metric) -> list[tuple[float, float, float]]:
