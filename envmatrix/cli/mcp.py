@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -48,6 +49,7 @@ def run(arguments: Arguments) -> None:
             ending.callback(bench.close)
             _add_tool(server, bench.start_run, read_only=False)
             _add_tool(server, bench.stop_run, read_only=False)
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # else a signal can leave a traceback on stderr
         try:
             server.run("stdio")
         except KeyboardInterrupt:

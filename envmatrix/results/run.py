@@ -182,8 +182,8 @@ class Run(BaseModel):
 
     @property
     def extension_command(self) -> str:
-        """The command that gives more blocks: to this run, or to a new one if this one is read once."""
-        return f"envmatrix bench {self.design.name}" if self.plan.read_once else f"envmatrix resume {self.name}"
+        """The subcommand that gives more blocks: to this run, or to a new one if this one is read once."""
+        return f"bench {self.design.name}" if self.plan.read_once else f"resume {self.name}"
 
     @property
     def plan(self) -> Plan:
