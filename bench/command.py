@@ -19,13 +19,13 @@ from contextlib import suppress
 from typing import Any, BinaryIO
 
 from bench import counters, digest, metric, record
-from bench.early_steps import first_half_extra_s, program_second_half, turn_start
+from bench.early_steps import first_half_extra_s, first_to_last_step_ratio, program_second_half
 from bench.errors import BenchError, RunError
 from bench.evidence import cgroup, processes, programs, stops, tree
 from bench.evidence.reading import attempt
-from bench.marks import Marks
 from bench.output import Output, Pipe
 from bench.program_turns import StepTurns, Turns
+from bench.step_times_from_output import Marks
 
 _PROBE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probe")
 _CHUNK_BYTES = 1 << 16
@@ -128,7 +128,7 @@ def run(
     program_evidence["system"].update(load_1m=load_1m, steal_ticks=None if turns else grown["steal_ticks"])
     usage |= {name: None if turns else grown[name] for name in _WHOLE_MACHINE_COUNTERS}  # others ran between turns
     turn_times = turns.times() if isinstance(turns, StepTurns) else None
-    usage |= {"run_delay_s": watched.run_delay_s(cpu_s), "turn_start": turn_start(turn_times or ())}
+    usage |= {"run_delay_s": watched.run_delay_s(cpu_s), "turn_start": first_to_last_step_ratio(turn_times or ())}
     usage |= turns.contention(wall_ns) if turns else {}
     program_evidence["system"]["stops"] = None if turns else max(stops.count() or 0, watched.stops)
     served_by = watched.sockets.outside() if 1e9 * cpu_s < _IDLE * wall_ns else []
@@ -248,7 +248,7 @@ def _run(
         _end_group(process)
         output.finish()
     if turns:
-        turns.end()
+        turns.wait_for_others()
     if status:
         raise RunError(
             f"the command ended with {_exit_description(status)}{cgroup.memory_ran_out(kills)}; its output is "

@@ -11,7 +11,7 @@ from torch.nn.utils import prune
 
 from bench.options import Options
 from bench.steps import pretrain
-from bench.tensors import Batch
+from bench.tensor_conversion import Batch
 
 #: The layers whose weights are pruned.
 _LAYERS = (nn.Linear, nn.Conv2d)

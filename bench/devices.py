@@ -56,7 +56,7 @@ class Device:
         self._ended_ns = time.perf_counter_ns()
         return [later - earlier for earlier, later in zip(self._marks, self._marks[1:])]
 
-    def total_ns(self) -> int:
+    def begin_to_end_ns(self) -> int:
         """Return the nanoseconds from ``begin`` until ``durations_ns`` had waited for all work."""
         return self._ended_ns - self._began_ns
 
@@ -87,7 +87,7 @@ class Cpu(Device):
 
         super().__init__(torch.device("cpu"))
 
-    def total_ns(self) -> int:
+    def begin_to_end_ns(self) -> int:
         """Return the nanoseconds between the first and the last mark, exactly the sum of the parts."""
         return int(self._marks[-1] - self._marks[0])
 

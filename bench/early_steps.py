@@ -20,7 +20,7 @@ def first_half_extra_s(steps_ns: Sequence[int]) -> float | None:
     return (sum(steps_ns[:half]) - half * (sum(steps_ns[half:]) / (len(steps_ns) - half))) / 1e9
 
 
-def turn_start(turns: Turns) -> float | None:
+def first_to_last_step_ratio(turns: Turns) -> float | None:
     """Return the duration of a turn's first counted step divided by its last one; ``turns`` are (apart, counted) in ns.
 
     Each duration is a median over the turns. Reading counters adds about 0.1 ms to the first counted step of a turn. If

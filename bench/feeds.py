@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from bench import tensors
+from bench import tensor_conversion
 from bench.errors import BenchError
 from bench.options import Options
 from bench.place import Place
-from bench.tensors import Batch
+from bench.tensor_conversion import Batch
 
 #: The number of files for ``loader: image-folder``: enough for an epoch, and written within a second.
 FOLDER_IMAGES = 2048
@@ -36,7 +36,7 @@ class Feed:
     is the time spent on writing files, which does not count as start-up time.
     """
 
-    def __init__(self, samples: tensors.Samples, options: Options, place: Place, batch: int) -> None:
+    def __init__(self, samples: tensor_conversion.Samples, options: Options, place: Place, batch: int) -> None:
         self._folder: str | None = None
         start = time.perf_counter_ns()
         if options["loader"] == "image-folder":
@@ -59,7 +59,7 @@ class Feed:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def epoch_samples(samples: tensors.Samples, options: Options) -> int:
+def epoch_samples(samples: tensor_conversion.Samples, options: Options) -> int:
     """Return the number of samples in an epoch."""
     return min(FOLDER_IMAGES, len(samples.labels)) if options["loader"] == "image-folder" else len(samples.labels)
 
@@ -82,11 +82,13 @@ def share(chosen: Tensor, rank: int, world: int) -> Tensor:
     return chosen if world == 1 else chosen.tensor_split(world)[rank]
 
 
-def in_memory(samples: tensors.Samples, options: Options, batch: int, place: Place) -> Generator[Batch, None, None]:
+def in_memory(
+    samples: tensor_conversion.Samples, options: Options, batch: int, place: Place
+) -> Generator[Batch, None, None]:
     """Yield batches indexed from the tensor that contains all samples."""
     for numbers in order(len(samples.labels), batch, options):
         own_numbers = share(numbers, place.rank, place.world)
-        yield Batch(tensors.to_float(samples.images[own_numbers]), samples.labels[own_numbers], len(numbers))
+        yield Batch(tensor_conversion.to_float(samples.images[own_numbers]), samples.labels[own_numbers], len(numbers))
 
 
 class _Shares:
@@ -104,7 +106,7 @@ class _Shares:
 
 
 def _data_loader_batches(
-    rows: Dataset[Any], samples: tensors.Samples, options: Options, batch: int, place: Place
+    rows: Dataset[Any], samples: tensor_conversion.Samples, options: Options, batch: int, place: Place
 ) -> Generator[Batch, None, None]:
     """Yield the batches of torch's DataLoader."""
     shares = _Shares(len(rows), batch, options, place)
@@ -112,7 +114,7 @@ def _data_loader_batches(
     loader = DataLoader(
         rows,
         batch_sampler=shares,
-        collate_fn=partial(_collate, (tensors.to_float(samples.images[:0]), samples.labels[:0])),
+        collate_fn=partial(_collate, (tensor_conversion.to_float(samples.images[:0]), samples.labels[:0])),
         num_workers=options["workers"],
         persistent_workers=options["persistent_workers"],
         pin_memory=options["pin_memory"],
@@ -139,11 +141,11 @@ def _keep_affinity(cpus: Sequence[int] | None, _worker: int) -> None:
         os.sched_setaffinity(0, cpus)
 
 
-class _VisionRows(tensors.Rows):
+class _VisionRows(tensor_conversion.Rows):
     """Samples converted one by one with PIL and ToTensor, as in the book and in torchvision's FashionMNIST."""
 
-    def __init__(self, samples: tensors.Samples) -> None:
-        from bench.vision import torchvision
+    def __init__(self, samples: tensor_conversion.Samples) -> None:
+        from bench.torchvision_import import torchvision
 
         super().__init__(samples)
         transforms = torchvision().transforms
@@ -153,12 +155,12 @@ class _VisionRows(tensors.Rows):
         return self.convert(self.picture(self.images[index])), int(self.labels[index])
 
 
-def _rows(samples: tensors.Samples, loader: str, folder: str | None) -> Dataset[Any]:
+def _rows(samples: tensor_conversion.Samples, loader: str, folder: str | None) -> Dataset[Any]:
     if loader == "dataloader":
-        return tensors.Rows(samples)
+        return tensor_conversion.Rows(samples)
     if loader == "torchvision":
         return _VisionRows(samples)
-    from bench.vision import torchvision
+    from bench.torchvision_import import torchvision
 
     vision = torchvision()
     from torchvision import datasets
@@ -168,7 +170,7 @@ def _rows(samples: tensors.Samples, loader: str, folder: str | None) -> Dataset[
     return datasets.ImageFolder(folder, transform=transform)
 
 
-def _write_folder(samples: tensors.Samples, scratch: str | None) -> str:
+def _write_folder(samples: tensor_conversion.Samples, scratch: str | None) -> str:
     """Write the first images as PNG files in one folder per class, and return the folder."""
     folder = tempfile.mkdtemp(prefix=f"bench-images.{os.getpid()}.", dir=scratch)
     for label in range(samples.set.classes):

@@ -8,7 +8,7 @@ import re
 from typing import Any, NamedTuple
 
 from bench.errors import BenchError, RunError
-from bench.marks import Marks
+from bench.step_times_from_output import Marks
 
 
 class MetricSource(NamedTuple):

@@ -129,7 +129,7 @@ class ResNet(nn.Module):
 
     def __init__(self, shape: Shape, classes: int, name: str) -> None:
         super().__init__()
-        from bench.vision import torchvision
+        from bench.torchvision_import import torchvision
 
         self.grey = shape[0] == 1
         self.network = getattr(torchvision().models, name)(weights=None, num_classes=classes)

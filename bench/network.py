@@ -10,7 +10,7 @@ from typing import Any, Callable
 import torch
 from torch import Tensor, nn
 
-from bench import compress, feeds, models, onnx_graph, profiling, steps, tensors, timing
+from bench import compress, feeds, models, onnx_graph, profiling, steps, tensor_conversion, timing
 from bench.data_sets import Prepared
 from bench.errors import RunError
 from bench.options import Options
@@ -18,7 +18,7 @@ from bench.parallel import choices, equality, strategies
 from bench.place import Place
 from bench.record import finite
 from bench.steps import Step
-from bench.tensors import Batch
+from bench.tensor_conversion import Batch
 
 Forward = Callable[[Tensor], Tensor]
 
@@ -37,7 +37,7 @@ class Network:
         data_set = prepared.set
         self.model = models.build(options, data_set.shape, data_set.classes)
         equality.check_comparable(self.model, options)
-        self.samples = tensors.Samples(prepared)
+        self.samples = tensor_conversion.Samples(prepared)
         self.batch = choices.effective_batch(options, place.world)
         self.feed = feeds.Feed(self.samples, options, place, self.batch)
         self.source: Iterator[Batch] = self.feed.source
@@ -114,12 +114,12 @@ class Network:
             profile_result = profiling.profile(self.step, self.source, options["profile_steps"], self.place.device)
         trains = self.whole.training
         loss, accuracy = steps.evaluate(self.whole, self.samples, options, self.place.device)
-        if not self.samples.is_whole():
+        if not self.samples.matches_published_digest():
             prepared = self.prepared
             raise RunError(f"{prepared.path} does not hold {prepared.set.name}: remove that folder and make it again")
         size = compress.size_bytes(self.model) if self.model_bytes is None else self.model_bytes
         if options["onnx"] and not self.place.rank:
-            graph = onnx_graph.export(self.model.to("cpu"), tensors.to_float(self.samples.test_images[:1]))
+            graph = onnx_graph.export(self.model.to("cpu"), tensor_conversion.to_float(self.samples.test_images[:1]))
         if trains:  # the process may go on with further steps
             self.whole.train()
         result = {

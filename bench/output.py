@@ -57,9 +57,9 @@ class Pipe:
         """Yield the available output whenever some arrives, until all writers have exited; then close the pipe."""
         waits = attempt(lambda: os.open("/proc/thread-self/schedstat", os.O_RDONLY))
         while True:
-            waited_ns = _waited_ns(waits)
+            waited_ns = _cpu_wait_ns(waits)
             select.select([self._file], [], [])
-            late_ns = _waited_ns(waits) - waited_ns
+            late_ns = _cpu_wait_ns(waits) - waited_ns
             at_ns = time.perf_counter_ns() - late_ns
             available = int.from_bytes(fcntl.ioctl(self._file, termios.FIONREAD, bytes(4)), "little")
             pieces = list(self._pieces(available))
@@ -80,7 +80,7 @@ class Pipe:
             yield piece
 
 
-def _waited_ns(file: int | None) -> int:
+def _cpu_wait_ns(file: int | None) -> int:
     """Return the nanoseconds that this thread was runnable but waiting for a CPU; 0 if they are not counted.
 
     https://docs.kernel.org/scheduler/sched-stats.html

@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity
 from bench import gpu_time, memory_calls
 from bench.devices import Device
 from bench.steps import Step
-from bench.tensors import Batch
+from bench.tensor_conversion import Batch
 
 
 def profile(step: Step, source: Iterator[Batch], steps: int, device: Device) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from bench.errors import RunError
 from bench.evidence import processes
 from bench.evidence.reading import attempt
 from bench.gate import Gate, Turn
-from bench.marks import Marks
+from bench.step_times_from_output import Marks
 
 #: The unit of a turn's length, in seconds.
 PART_S = 0.1
@@ -63,12 +63,12 @@ class Turns:
                 stopped_ns = time.perf_counter_ns()
                 ran_ns += stopped_ns - began_ns
                 if self.paused_ns:  # not in the first turn: it includes start-up, maybe next to others
-                    load_after = _load()
+                    load_after = _contention()
                     self._loads.append(
                         (stopped_ns - began_ns, load_after[0] - load_before[0], load_after[1] - load_before[1])
                     )
                 self._take(self._gate.turn(_UNKNOWN))
-                load_before = _load()
+                load_before = _contention()
                 began_ns = time.perf_counter_ns()
                 self.paused_ns += began_ns - stopped_ns
                 self._begins(began_ns)
@@ -84,9 +84,9 @@ class Turns:
         shares = zip(("others_s", "run_delay_s"), sums)
         return {name: max(0.0, value) * wall_ns / seen_ns for name, value in shares if not math.isnan(value)}
 
-    def end(self) -> None:
+    def wait_for_others(self) -> None:
         """Wait until all others have had their turns, because later work would disturb them."""
-        self._gate.end()
+        self._gate.wait_for_others()
 
     def _take(self, turn: Turn) -> None:
         self._length_s = PART_S * turn.counted
@@ -132,7 +132,7 @@ class StepTurns(Turns):
         return False
 
 
-def _load() -> tuple[float, float]:
+def _contention() -> tuple[float, float]:
     """Return the CPU seconds of others so far, and the seconds that the program's threads waited for a CPU."""
     others_s = attempt(counters.others_s)
     return math.nan if others_s is None else others_s, processes.waited_s(_below())

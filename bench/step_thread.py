@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
-from bench import perf_events
+from bench import cache_misses
 from bench.evidence import processes
 from bench.evidence.reading import attempt
 
@@ -25,18 +25,18 @@ _MOMENT_NS, _TRIES = 200_000, 5
 class Reading(NamedTuple):
     """Counters: of this thread by name, its wait, and (CPU, wait) of the other threads.
 
-    ``waited_ns`` is None if the kernel keeps no scheduler statistics. ``hardware`` is a reading of ``perf_events``.
+    ``waited_ns`` is None if the kernel keeps no scheduler statistics. ``hardware`` is a reading of ``cache_misses``.
     """
 
     counted: dict[str, int]
     waited_ns: Optional[int]  # noqa: UP045 - a NamedTuple of Python 3.9
     others: dict[int, tuple[int, int]]
-    hardware: perf_events.Counts = {}  # noqa: RUF012 - a NamedTuple's default, never changed
+    hardware: cache_misses.Counts = {}  # noqa: RUF012 - a NamedTuple's default, never changed
 
 
 def read() -> Reading:
     """Return the counters of the calling thread at the start of an interval; its own counters are read last."""
-    others, hardware = _others(), perf_events.read()
+    others, hardware = _others(), cache_misses.read()
     return Reading(*_own(), others, hardware)
 
 
@@ -72,7 +72,7 @@ def _counters(cpu_ns: int, usage: resource.struct_rusage) -> dict[str, int]:
 
 def since(before: Reading) -> dict[str, Any]:
     """Return the increase of each counter in the form of the record's ``step_thread``."""
-    return between(before, Reading(*_own(), _others(), perf_events.read()))
+    return between(before, Reading(*_own(), _others(), cache_misses.read()))
 
 
 def between(before: Reading, after: Reading) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def between(before: Reading, after: Reading) -> dict[str, Any]:
     busy = [ran >= _BUSY * grown["wall_ns"] for ran, _ in others.values()]
     return {
         **grown,
-        **perf_events.between(before.hardware, after.hardware),
+        **cache_misses.between(before.hardware, after.hardware),
         "waited_ns": (after.waited_ns or 0) - (before.waited_ns or 0) if known else None,
         "others": {
             "busy": sum(busy),

@@ -12,12 +12,12 @@ from typing import Any
 from torch import Tensor
 
 from bench import counters, step_thread
-from bench.early_steps import second_half, turn_start
+from bench.early_steps import first_to_last_step_ratio, second_half
 from bench.gate import Gate, Turn
 from bench.place import Place
 from bench.record import finite
 from bench.steps import Step
-from bench.tensors import Batch
+from bench.tensor_conversion import Batch
 
 #: A steady-state run lasts at most LONGEST times its seconds. It is extended while it has fewer than ENOUGH steps, or
 #: while the medians of the last two quarters differ by more than _SAME.
@@ -180,7 +180,7 @@ class Loop:
         counted = counters.since(self._before)
         waits_ns = parts_ns[0::2]
         steps_ns = [wait + work for wait, work in zip(waits_ns, parts_ns[1::2])]
-        return _Stretch(apart_ns, waits_ns, steps_ns, self._device.total_ns(), self._samples, counted, thread)
+        return _Stretch(apart_ns, waits_ns, steps_ns, self._device.begin_to_end_ns(), self._samples, counted, thread)
 
     def done(self, loss: Tensor | None) -> None:
         """Note that the step is submitted to the device."""
@@ -196,7 +196,7 @@ class Loop:
         counted |= {"peak_rss_bytes": counters.peak_rss_bytes(), "peak_gpu_bytes": self._device.peak_bytes()}
         takes_turns, parts = self._gate is not None, self._parts()
         if self._gate is not None:
-            self.goes_on_s = self._gate.end()
+            self.goes_on_s = self._gate.wait_for_others()
         steps_ns = [step_ns for stretch in self._stretches for step_ns in stretch.steps_ns]
         waits_ns = [wait for stretch in self._stretches for wait in stretch.waits_ns]
         turns = [{"apart_ns": list(apart), "steps": len(counted_steps)} for apart, counted_steps in parts]
@@ -216,7 +216,7 @@ class Loop:
             losses=self._place.means(self._losses),
             last_loss=finite(next(iter(self._place.means(last_loss)), None)),
             counted=counted,
-            turn_start=turn_start(parts) if takes_turns else None,
+            turn_start=first_to_last_step_ratio(parts) if takes_turns else None,
             thread=step_thread.sum_intervals([stretch.thread for stretch in self._stretches]),
         )
 
@@ -259,7 +259,7 @@ class LaterSteps(Loop):
             yield from self._turn(self._stop_line.turn(steps_left))
             stretch = self._stretches[-1]
             self._step_ns = stretch.total_ns / len(stretch.steps_ns)
-        self._stop_line.end()
+        self._stop_line.wait_for_others()
 
     def _steps_left(self) -> int:
         """Return how many steps remain if they are as fast as those of the last stretch."""

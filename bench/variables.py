@@ -28,21 +28,21 @@ _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVAT
 _USERINFO = re.compile(r"(https?://|[A-Za-z][A-Za-z0-9+.-]*://(?=[^\s/?#@:\"'\\]*:))[^\s/?#@\"'\\]+@")
 
 
-def bears_on_performance(name: str) -> bool:
+def is_always_recorded(name: str) -> bool:
     """Return whether a variable's value is always recorded."""
     return name in _NAMES or bool(_BEARING.match(name) and name not in _PLACES and not _SECRET.search(name))
 
 
 def shown(name: str, value: str, named: Collection[str] = ()) -> str:
     """Return a variable's text in the record; ``named`` are variables that the environment sets."""
-    if bears_on_performance(name):
+    if is_always_recorded(name):
         return without_userinfo(value)
     if _SECRET.search(name):
         return HIDDEN
     return without_userinfo(value) if name in named else SET
 
 
-def all_shown(variables: Mapping[str, str]) -> dict[str, str]:
+def record_all(variables: Mapping[str, str]) -> dict[str, str]:
     """Return {name: text in the record} for all variables of a process."""
     named_variables = variables.get(NAMES, "").split(",")
     return {name: shown(name, value, named_variables) for name, value in variables.items()}

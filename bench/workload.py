@@ -61,7 +61,7 @@ def run(
         return document
 
     try:
-        resolved_options = choices.resolve_options(options)
+        resolved_options = choices.resolve_device(options)
         needs.check(resolved_options)
         with (
             _data(resolved_options, data_dir) as prepared,
@@ -95,7 +95,7 @@ def evidence_only() -> dict[str, Any]:
     early_evidence = evidence.before_torch()
     _import_torch()
     affinity_after = attempt(machine.affinity)
-    work_buffer = needs.some_work()
+    work_buffer = needs.compute_in_parallel()
     document = dict(record.frame(), evidence=evidence.collect(early_evidence, affinity_after))
     del work_buffer
     return document

@@ -78,7 +78,7 @@ TIME_MARGIN = 1.3
 QUIET_FIRST = "make the machine quiet first (`envmatrix doctor`)"
 
 
-def is_too_long(seconds: float, blocks: float = 0) -> bool:
+def is_too_long_to_suggest(seconds: float, blocks: float = 0) -> bool:
     """Return whether a run would be longer than envmatrix ever suggests."""
     return seconds > LONGEST_S or blocks > MOST_BLOCKS
 

@@ -23,7 +23,7 @@ from envmatrix.stats.analysis import estimate
 from envmatrix.stats.measurements import Measurements, fold_trials
 from envmatrix.stats.metrics import THROUGHPUT
 from envmatrix.stats.steady_state.effect import SteadyEffect, steady_effects
-from envmatrix.stats.steady_state.later_steps import CHANGE, TREND, WATCHED
+from envmatrix.stats.steady_state.later_speed import CHANGE, TREND, WATCHED
 from validation.simulated import Figure, Floats, rate
 
 #: Standard deviations of log speeds: of a process, of its trial, and of a stretch of a second.

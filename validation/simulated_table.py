@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from envmatrix.plan import Arm, Plan
-from envmatrix.stats.analysis import Analysis, estimate, is_verdict_pending
+from envmatrix.stats.analysis import Analysis, estimate, is_blocked_by_slow_trials
 from envmatrix.stats.arm_facts import ArmFacts
 from envmatrix.stats.attribution.main_effects import attribute_gain, find_cells
 from envmatrix.stats.comparisons.result import status_of
@@ -183,7 +183,7 @@ def _fails(analysis: Analysis, gain: float) -> bool:
     if (
         effect is None
         or effect.high is None
-        or is_verdict_pending(analysis, (ARMS[0].name, ARMS[MARKED].name), effect.blocks)
+        or is_blocked_by_slow_trials(analysis, (ARMS[0].name, ARMS[MARKED].name), effect.blocks)
     ):
         return False
     return status_of(None, effect.high / float(np.exp(gain)), 0.0) == "slower"

@@ -44,7 +44,7 @@ def evidence(program: Program) -> dict[str, Any]:
         "system": dict(machine.system(), python=None, gil=None, jit=None, executable=None),
         "packages": None,
         "libraries": None if program.libraries is None or not program.loaded else sorted(program.libraries),
-        "variables": None if program.variables is None else variables.all_shown(program.variables),
+        "variables": None if program.variables is None else variables.record_all(program.variables),
     }
 
 
@@ -94,7 +94,7 @@ _PYTHON_FACTS = ("python", "gil", "jit", "executable")
 def _relevant_variables(program: Program) -> dict[str, str] | None:
     if program.variables is None:
         return None
-    relevant = {name: value for name, value in program.variables.items() if variables.bears_on_performance(name)}
+    relevant = {name: value for name, value in program.variables.items() if variables.is_always_recorded(name)}
     return {name: value for name, value in relevant.items() if not name.startswith(_NO_SETTING)}
 
 

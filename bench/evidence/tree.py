@@ -91,7 +91,7 @@ class Program:
             return
         if libraries is not None and not self.loaded:
             is_settled = libraries == self.libraries and since_s - first_look_s > _LOADED_S
-            self.loaded = is_settled or bool(path and attempt(partial(_has_loaded, path, libraries)))
+            self.loaded = is_settled or bool(path and attempt(partial(_has_loaded_all, path, libraries)))
         self._first_look, self._next_look = first_look_s, first_look_s + _MAPPED_LATER * (since_s - first_look_s)
         self.path = path
         if libraries is not None:
@@ -125,7 +125,7 @@ class Program:
                 largest_teams[runtime] = max(number, largest_teams.get(runtime, 0))
 
 
-def _has_loaded(path: str, libraries: set[str]) -> bool:
+def _has_loaded_all(path: str, libraries: set[str]) -> bool:
     """Return whether all libraries that a program's file needs are mapped; preloaded ones are mapped before them.
 
     A loader that is part of the C library (musl's) is always mapped and proves nothing. A mapped file may have a

@@ -42,7 +42,7 @@ def learning_rate(options: Options, world: int) -> float:
     return float(options["learning_rate"] * factors[options["learning_rate_scaling"]])
 
 
-def resolve_options(options: Options) -> Options:
+def resolve_device(options: Options) -> Options:
     """Return the options with ``device: environment`` replaced by the device that the environment names.
 
     Raises SkipError if that device cannot do what the other options ask for.

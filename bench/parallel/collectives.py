@@ -16,7 +16,7 @@ from bench.errors import RunError
 from bench.options import Options
 from bench.place import Place
 from bench.steps import Mark, no_mark
-from bench.tensors import Batch
+from bench.tensor_conversion import Batch
 
 _DEFAULT_ROUNDS = 50
 _FLOAT_BYTES = 4

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bench import feeds, models, steps, tensors
+from bench import feeds, models, steps, tensor_conversion
 from bench.errors import BenchError, RunError
 from bench.options import Options
 from bench.parallel import choices, strategies
@@ -41,7 +41,7 @@ def check_comparable(model: nn.Module, options: Options) -> None:
         )
 
 
-def one_process_losses(samples: tensors.Samples, options: Options, world: int) -> list[float]:
+def one_process_losses(samples: tensor_conversion.Samples, options: Options, world: int) -> list[float]:
     """Train with plain PyTorch in one process on the CPU; return the losses of ``verify_steps`` steps."""
     torch.manual_seed(options["seed"])
     model = models.build(options, samples.set.shape, samples.set.classes)
@@ -54,7 +54,7 @@ def one_process_losses(samples: tensors.Samples, options: Options, world: int) -
             break
         optimizer.zero_grad()
         with steps.autocast(options, "cpu")():
-            scores = model(tensors.to_float(samples.images[numbers]))
+            scores = model(tensor_conversion.to_float(samples.images[numbers]))
             loss = functional.cross_entropy(scores, samples.labels[numbers])
         if scaler is None:
             loss.backward()

@@ -83,7 +83,7 @@ class Ranks:
             raise
 
     def _start(self, argv: Sequence[str], rank: int, cwd: str) -> subprocess.Popen[bytes]:
-        with open(self.log(rank), "wb") as log:
+        with open(self.log_path(rank), "wb") as log:
             return subprocess.Popen(
                 argv,
                 cwd=cwd,
@@ -93,14 +93,14 @@ class Ranks:
                 preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509 - only system calls in it
             )
 
-    def log(self, rank: int) -> str:
+    def log_path(self, rank: int) -> str:
         """Return the path of a rank's log."""
         return os.path.join(self.folder, f"rank-{rank}.log")
 
     def last_words(self, rank: int) -> str:
         """Return the end of a rank's log as text."""
-        with open(self.log(rank), "rb") as file:
-            file.seek(max(0, os.path.getsize(self.log(rank)) - _LOG_BYTES))
+        with open(self.log_path(rank), "rb") as file:
+            file.seek(max(0, os.path.getsize(self.log_path(rank)) - _LOG_BYTES))
             return file.read().decode(errors="replace").strip()
 
     def wait(self) -> Failure | None:

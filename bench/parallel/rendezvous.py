@@ -33,7 +33,7 @@ def join_group(place: Place, folder: str, options: Options, meet: dict[str, Any]
     limit = datetime.timedelta(seconds=options["collective_timeout_s"])
     store = _store_of_nodes(rank, world, meet, limit) if meet else _store(rank, world, folder, options["port"], limit)
     agree_on_the_world(store, rank, world, limit)
-    interface = _interface_for_gloo(store, meet) if backend == "gloo" else None
+    interface = _set_gloo_interface(store, meet) if backend == "gloo" else None
     nccl_log = os.path.join(folder, f"nccl-{rank}.log") if backend == "nccl" else None
     os.environ.update(observed.nccl_log_variables(nccl_log) if nccl_log else {})
     connections_before = attempt(observed.connections)
@@ -73,7 +73,7 @@ def agree_on_the_world(store: Any, rank: int, world: int, limit: datetime.timede
         raise RunError(f"{verdict}: start all with the same --processes and --nodes")
 
 
-def _interface_for_gloo(store: Any, meet: dict[str, Any] | None) -> str | None:
+def _set_gloo_interface(store: Any, meet: dict[str, Any] | None) -> str | None:
     """Set Gloo's interface: the one that reaches the other nodes, or loopback if there is one node."""
     name = nodes.interface(store, meet) if meet else "lo"
     return os.environ.setdefault("GLOO_SOCKET_IFNAME", name) if name else os.environ.get("GLOO_SOCKET_IFNAME")

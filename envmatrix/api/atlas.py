@@ -160,7 +160,7 @@ def order_environments(
         by_name.update((name, effect) for effect in known if effect.levels == changed)
     text = order_text(by_name, atlas.shown)
     progress(text)
-    ranks = {name: effect.rank for name, effect in by_name.items()}
+    ranks = {name: effect.fastest_first_key for name, effect in by_name.items()}
     names = sorted(starter.environments, key=lambda name: ranks.get(name, (0, 0.0)))
     return replace(starter, environments=names, description=text if names != list(starter.environments) else "")
 
@@ -190,7 +190,9 @@ def order_text(known: Mapping[str, KnownEffect], shown: str) -> str:
 
 
 def _clauses(known: Mapping[str, KnownEffect], verdict: str, place: str) -> Iterator[str]:
-    ranked = sorted((name for name in known if known[name].verdict == verdict), key=lambda name: known[name].rank)
+    ranked = sorted(
+        (name for name in known if known[name].verdict == verdict), key=lambda name: known[name].fastest_first_key
+    )
     for where, group in itertools.groupby(ranked, key=lambda name: _where(known[name])):
         names = list(group)
         yield f"{join_texts(names)} {place}, which {'was' if len(names) == 1 else 'were'} {verdict} {where}"

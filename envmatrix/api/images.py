@@ -78,7 +78,7 @@ def build(
     Raises InputError, EngineError.
     """
     whole = load_matrix(matrix, progress)
-    environments, is_design = _named_environments(whole, names or ["default"], this_host().facts_elsewhere(), progress)
+    environments, is_design = _select_environments(whole, names or ["default"], this_host().facts_elsewhere(), progress)
     name = choose_engine(progress) if engine == AUTO else engine
     builder = ImageBuilder.open([name], all_libraries(whole), Path(whole.path), snapshot_bench()[1])
     if not is_design and isinstance(engine_here := builder.engines[name], BuildsImages):
@@ -102,7 +102,7 @@ def _build_named(
     return BuildResult(name, {}, {}, tuple(image.start for image in images))
 
 
-def _named_environments(
+def _select_environments(
     matrix: Matrix, names: Sequence[str], facts: Mapping[str, str], progress: ProgressCallback
 ) -> tuple[dict[str, Environment], bool]:
     """Return the environments of a design or those named, and whether ``names`` is a design.
@@ -199,7 +199,7 @@ def write_definitions(
     """
     whole = load_matrix(matrix, progress)
     every = {name: resolve_environment(whole, name, {}) for name in (() if names else whole.environments)}
-    environments = every or _named_environments(whole, names, {}, progress)[0]
+    environments = every or _select_environments(whole, names, {}, progress)[0]
     folder = Path(output) if output is not None else beside(Path(whole.path)) / "containers"
     folder.mkdir(parents=True, exist_ok=True)
     files = definition_files(environments.values())

@@ -263,7 +263,7 @@ def stored_exit_code(run: PathLike, results: PathLike) -> ExitCode:
 
 
 def _write_reproduction(opened: OpenedPack, experiment: Experiment, tolerance: float) -> Reproduction:
-    folders = (opened.run, experiment.folder)
+    folders = (opened.packed_run, experiment.folder)
     comparison = compare_reproduction(folders, opened.manifest.images, built_image_digests(experiment), tolerance)
     write_whole(experiment.folder.path / "reproduction.json", json.dumps(comparison.to_json(), indent=1) + "\n")
     return comparison

@@ -76,7 +76,7 @@ def turn_order(seed: int, block: int, number: int, trials: Iterable[str]) -> lis
     return random.Random(f"{seed}:{block}:turn {number}").sample(names, len(names))  # noqa: S311 - an order, no secret
 
 
-def turns_after_batch(batch: int, batches: int, turns: int) -> int:
+def turns_done_after(batch: int, batches: int, turns: int) -> int:
     """Return how many of its ``turns`` a kept process has had after batch number ``batch`` (from 0)."""
     return math.ceil(turns * (batch + 1) / batches)
 
@@ -132,7 +132,7 @@ class Member:
         self.timed_out = self.over = True
         self.running.end()
 
-    def ended(self, together: int) -> Ended:
+    def wait_until_ended(self, together: int) -> Ended:
         """Wait until it ends, and return how; a trial that was complete before its process went on stays successful."""
         exit_status = replaced(self.running.exit(), timed_out=self.timed_out)
         if self.later_s is None:
@@ -188,7 +188,7 @@ class Interleaving:
             for number, names in enumerate(self.schedule.batches):
                 ends |= (batch_ends := self._run_batch(number, names, kept))
                 most_alive = max(most_alive, len(kept) + len(batch_ends))
-            return ends | {member.name: member.ended(most_alive) for member in kept}
+            return ends | {member.name: member.wait_until_ended(most_alive) for member in kept}
 
     def _run_batch(self, number: int, names: Sequence[str], kept: Sequence[Member]) -> dict[str, Ended]:
         batch: list[Member] = []
@@ -202,7 +202,7 @@ class Interleaving:
                 if self.later_s is not None and not kept and is_last:
                     self._go_on(batch, self.later_s)
                 self._finish([member for member in to_finish if not member.over])
-                return {member.name: member.ended(len(alive)) for member in batch}
+                return {member.name: member.wait_until_ended(len(alive)) for member in batch}
 
     def _start_all(self, names: Sequence[str], stack: ExitStack, members: list[Member]) -> None:
         """Start processes and wait until all are ready; at most ``at_once`` get ready at the same time.
@@ -224,12 +224,12 @@ class Interleaving:
         A trial's limit applies to the sum of its turns. Getting ready may take that limit times the number of CPUs, as
         one process per CPU gets ready at once. Finishing may take it times the number of processes.
         """
-        while order := self._next_round(members, batch):
+        while order := self._round_order(members, batch):
             for member in order:
                 self.take_turn(member)
             self.round += 1
 
-    def _next_round(self, members: Sequence[Member], batch: int) -> list[Member]:
+    def _round_order(self, members: Sequence[Member], batch: int) -> list[Member]:
         """Return the processes that have steps left in this batch, in this round's order."""
         members_by_name = {member.name: member for member in members if self._has_turn(member, batch)}
         order = turn_order(self.schedule.seed, self.schedule.block, self.round, self.schedule.names)
@@ -241,7 +241,7 @@ class Interleaving:
         if member.name not in self.schedule.kept:
             return True
         total_turns = member.turns + -(-member.left // self.schedule.steps)
-        return member.turns < turns_after_batch(batch, len(self.schedule.batches), total_turns)
+        return member.turns < turns_done_after(batch, len(self.schedule.batches), total_turns)
 
     def _turn_length(self, member: Member) -> tuple[int, int]:
         """Return how many steps of a process's next turn are untimed, and how many are timed."""

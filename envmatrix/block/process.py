@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from envmatrix.block import crowd, interrupts, supervisor
+from envmatrix.block import fork_limit, interrupts, supervisor
 
 #: stdin, stdout and stderr, as for ``subprocess``.
 Streams = tuple["int | IO[bytes] | None", "int | IO[bytes] | None", "int | IO[bytes] | None"]
@@ -53,7 +53,7 @@ class Exit:
 
     def __str__(self) -> str:
         if self.timed_out:
-            crowded = f", with {self.processes} processes" if self.processes > crowd.MANY else ""
+            crowded = f", with {self.processes} processes" if self.processes > fork_limit.MANY else ""
             return f"ran past its limit and was ended after {self.wall_s:.0f} s{crowded}"
         if self.out_of_memory:
             return "was killed because it ran out of memory"
@@ -82,7 +82,7 @@ class Place:
         """Return the values in the form that the supervisor expects."""
         groups = tuple(str(group / "cgroup.procs") for group in self.groups)
         nodes = sum(1 << node for node in self.memory_nodes)
-        return tuple(self.cpus), nodes, groups, self.data_bytes or 0, crowd.process_limit()
+        return tuple(self.cpus), nodes, groups, self.data_bytes or 0, fork_limit.rlimit_nproc()
 
 
 class Overlay(NamedTuple):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from envmatrix.block import interrupts, node_checks, orphans
-from envmatrix.block.job_files import WRITE_ERRORS, JobFiles, StopError, lock_host
+from envmatrix.block.job_output_files import WRITE_ERRORS, JobFiles, StopError, lock_host
 from envmatrix.block.order import (
     BUSY,
     CANNOT_WRITE,
@@ -26,9 +26,9 @@ from envmatrix.block.order import (
     TrialOrder,
     read_order,
 )
-from envmatrix.block.overlay import SCRATCH, remove_folder
 from envmatrix.block.parts import Outcome, PartRun
 from envmatrix.block.process import NotStartedError
+from envmatrix.block.program_overlay import SCRATCH, remove_folder
 from envmatrix.block.srun import Nodes, inspect_task, rank_task
 from envmatrix.block.turn_gate import FOLDER
 

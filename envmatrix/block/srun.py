@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from envmatrix.block import node_checks
 from envmatrix.block.order import BlockOrder, TrialOrder
-from envmatrix.block.supervisor import confine, heed_signals
+from envmatrix.block.supervisor import confine, restore_default_signals
 
 #: Seconds for a trial's tasks to end on all nodes when its time is up.
 GRACE_S = 30.0
@@ -81,7 +81,7 @@ def rank_task(order: BlockOrder, name: str, meet: str) -> NoReturn:
     """Replace this process by a trial's process on this node."""
     part, trial = next((part, trial) for part in order.parts for trial in part.trials if trial.name == name)
     os.chdir(order.folder_of(part, trial) / "work")
-    heed_signals()
+    restore_default_signals()
     confine(*trial.place.plain())
     rank, node = os.environ["SLURM_PROCID"], os.environ["SLURMD_NODENAME"]
     argv = [*trial.argv, *([f"--node-rank={rank}", f"--node-name={node}", f"--meet={meet}"] if meet else [])]

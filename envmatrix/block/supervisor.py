@@ -121,7 +121,7 @@ class _CannotPlaceError(OSError):
     """The program cannot be started with the CPUs or limits of the order."""
 
 
-def heed_signals() -> None:
+def restore_default_signals() -> None:
     """Restore default signal handling: Python ignores the first two, a shell's background job the others."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
@@ -131,7 +131,7 @@ def _exec_program(argv: list[bytes], env: dict[bytes, bytes], place: Place, over
     """Replace this new process by the program, in a new session."""
     try:
         os.setsid()
-        heed_signals()
+        restore_default_signals()
         confine(*place)
         if overlay:
             mount_overlay(*overlay)

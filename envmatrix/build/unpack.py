@@ -41,7 +41,7 @@ def unpack_wheel(wheel: Path, folder: Path, wanted: Collection[str]) -> list[str
                 if name is None or member.is_dir() or is_link or member.file_size > _MAX_BYTES:
                     continue
                 names.append(name)
-                if not wanted or any(name == file or _is_part(name, file) for file in wanted):
+                if not wanted or any(name == file or _is_sublibrary(name, file) for file in wanted):
                     with archive.open(member) as source:
                         _write_member(source, folder / name)
     except (zipfile.BadZipFile, EOFError) as error:
@@ -51,13 +51,13 @@ def unpack_wheel(wheel: Path, folder: Path, wanted: Collection[str]) -> list[str
     return sorted(set(names))
 
 
-def _is_part(name: str, library: str) -> bool:
+def _is_sublibrary(name: str, library: str) -> bool:
     """Return whether a library loads a file itself, as libcudnn.so.9 loads libcudnn_ops.so.9 of its own folder."""
     stem, _, version = library.partition(".so.")
     return bool(version) and name.startswith(f"{stem}_") and name.endswith(f".so.{version}")
 
 
-def unpack_tar(tar: Path, folder: Path) -> list[str]:
+def unpack_libraries(tar: Path, folder: Path) -> list[str]:
     """Extract the shared libraries of a package's tar to ``folder`` by file name; return the names.
 
     Links become links to another file name in the folder; broken ones are dropped.

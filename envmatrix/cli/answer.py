@@ -85,7 +85,7 @@ def _is_undecided(effect: Effect, target: float) -> bool:
 def undecided_advice(result: Result) -> str:
     """Return advice for undecided environments: run longer or reduce the noise; '' if none is undecided."""
     from envmatrix.runner.running_estimate import blocks_until
-    from envmatrix.units import QUIET_FIRST, as_duration, as_hours, is_too_long
+    from envmatrix.units import QUIET_FIRST, as_duration, as_hours, is_too_long_to_suggest
 
     run = result.summary.run
     undecided_effects = [effect for effect in result.effects if _is_undecided(effect, run.plan.target)]
@@ -98,7 +98,7 @@ def undecided_advice(result: Result) -> str:
     took_s, blocks = _elapsed_and_blocks(result)
     needed_blocks = max(blocks_until(effect, run.plan.target) or 0 for effect in undecided_effects)
     needed_s, again_s = took_s * needed_blocks / blocks, 2 * max(took_s, run.plan.budget_s)
-    if is_too_long(max(needed_s, again_s), needed_blocks):
+    if is_too_long_to_suggest(max(needed_s, again_s), needed_blocks):
         time_text = f"about {as_hours(needed_s)}" if needed_s > again_s else f"about {needed_blocks:,} blocks"
         return f"{undecided}; with this noise, {100 * run.plan.target:g}% would take {time_text}: {QUIET_FIRST}"
     max_blocks_option = f" --max-blocks {2 * run.plan.max_blocks}" if blocks >= run.plan.max_blocks else ""
@@ -124,7 +124,7 @@ def gate_advice(result: Result, comparison: Comparison, allowed: float, then: st
     ``then`` is the command that compares again. Return '' if more blocks would not help.
     """
     from envmatrix.stats.comparisons.result import NARROW_ENOUGH
-    from envmatrix.units import MOST_BLOCKS, QUIET_FIRST, as_duration, as_hours, is_too_long
+    from envmatrix.units import MOST_BLOCKS, QUIET_FIRST, as_duration, as_hours, is_too_long_to_suggest
 
     plan = result.summary.run.plan
     undecided_items = [
@@ -137,7 +137,7 @@ def gate_advice(result: Result, comparison: Comparison, allowed: float, then: st
     if needed_blocks <= blocks:  # narrow enough: the effect is close to the allowed limit
         return ""
     seconds = max(took_s, 0.0 if took_s else plan.budget_s) * 1.1 * needed_blocks / blocks
-    if is_too_long(seconds, needed_blocks):
+    if is_too_long_to_suggest(seconds, needed_blocks):
         time_text = f"about {as_hours(seconds)}" if took_s else f"more than {MOST_BLOCKS:,} blocks"
         return f"with this noise, a verdict would take {time_text}: {QUIET_FIRST}"
     target = NARROW_ENOUGH * allowed

@@ -100,7 +100,7 @@ def _run_program(arguments: Arguments) -> int:
     from envmatrix.api.atlas import read_order_atlas
     from envmatrix.api.program import bench
 
-    _check_program(arguments)
+    _refuse_design_options(arguments)
     request = replace(
         shared_options.read_program(arguments, arguments.engines or ()),
         parameters=tuple((name, tuple(name_list(values))) for name, values in arguments.parameter_list or ()),
@@ -131,7 +131,7 @@ def _run_program(arguments: Arguments) -> int:
     return code
 
 
-def _check_program(arguments: Arguments) -> None:
+def _refuse_design_options(arguments: Arguments) -> None:
     """Refuse options of a design with a program, before anything runs."""
     conflicting = {
         f"DESIGN ({arguments.design})": arguments.design,

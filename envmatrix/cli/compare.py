@@ -117,7 +117,7 @@ def _report_comparison(
         common.print_json(comparison.to_json(code))
     else:
         _print_comparison(comparison)
-        _print_differences(comparison, arguments, result)
+        _print_evidence_differences(comparison, arguments, result)
     if arguments.junit:
         from envmatrix.report.formats.junit import comparison_to_junit
 
@@ -160,7 +160,7 @@ def _rank(path: str) -> int:
     return next((place for place, kind in enumerate(kinds) if path.startswith(kind)), len(kinds))
 
 
-def _print_differences(comparison: Comparison, arguments: Arguments, result: Result | None) -> None:
+def _print_evidence_differences(comparison: Comparison, arguments: Arguments, result: Result | None) -> None:
     """Print what the process read back differently on both sides of each effect."""
     from envmatrix.api.differences import recorded_differences
     from envmatrix.system.printable import printable_line

@@ -27,7 +27,7 @@ def run(arguments: Arguments) -> None:
         f"design {plan.design}: {len(plan.arms)} trials a block, seed {plan.seed}, {plan.min_blocks} to "
         f"{plan.max_blocks} blocks",
         f"stops when every interval is within ±{plan.target:.1%}, or after {as_duration(plan.budget_s)}"
-        + (f" and {plan.first} blocks" if plan.first else ""),
+        + (f" and {plan.guaranteed_blocks} blocks" if plan.guaranteed_blocks else ""),
     ]
     for block in shown_blocks:
         lines += ["", f"block {block[0].block}:", *(f"  {slot.trial}  {slot.arm.shown}" for slot in block)]

@@ -28,8 +28,8 @@ from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, check_options, usabl
 from envmatrix.units import parse_duration, parse_percent, parse_price
 
 if TYPE_CHECKING:
+    from envmatrix.api.program.remote_process import SingleTrial
     from envmatrix.api.program.request import ProgramPlace, ProgramRequest
-    from envmatrix.api.program.single_trial import SingleTrial
     from envmatrix.matrix.environment_files import EnvironmentFile
     from envmatrix.system.host import Host
     from envmatrix.trials.environment_shell import Session
@@ -117,7 +117,7 @@ def open_chosen_environment(options: Arguments, host: Host | None = None) -> Ses
 
 def run_elsewhere(options: Arguments, limit_s: float, *, in_own_folder: bool = False) -> SingleTrial | None:
     """Run the command in the chosen environment as a trial of --launcher; None if that is this machine."""
-    from envmatrix.api.program.single_trial import find_node, run_single_trial
+    from envmatrix.api.program.remote_process import find_node, run_single_trial
 
     place, command = read_process_place(options), tuple(options.command)
     if not place.is_elsewhere:

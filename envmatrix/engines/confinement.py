@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from envmatrix.block.crowd import MOST_PROCESSES
+from envmatrix.block.fork_limit import MOST_PROCESSES
 from envmatrix.engines.base import QUOTA_PERIOD_US, Job, Limits, file_safe_name, quota_us
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.system.process import Place
@@ -55,7 +55,7 @@ def _parent_cgroup_v2(controller: str) -> Path | None:
     return group.parent if controller in controllers and os.access(group.parent, os.W_OK) else None
 
 
-def _find_cgroup(controller: str) -> tuple[Path, str] | None:
+def _find_usable_cgroup(controller: str) -> tuple[Path, str] | None:
     """Return (parent folder, kind) of a cgroup that can limit ``memory`` or ``cpu`` here; None if there is none."""
     mounts, file = _VERSION_1[controller]
     for mount in mounts:
@@ -67,7 +67,7 @@ def _find_cgroup(controller: str) -> tuple[Path, str] | None:
 
 def limit_holder() -> str:
     """Return what enforces a memory limit here: ``cgroup v1``, ``cgroup v2`` or ``RLIMIT_DATA``."""
-    cgroup = _find_cgroup("memory")
+    cgroup = _find_usable_cgroup("memory")
     return cgroup[1] if cgroup else "RLIMIT_DATA"
 
 
@@ -117,7 +117,7 @@ def prepare_confinement(name: str, limits: Limits) -> Iterator[Confinement]:
     groups: dict[str, Path] = {}
     with contextlib.ExitStack() as opened:
         for controller, files in _limit_files(limits).items():
-            parent, kind = _find_cgroup(controller) or (None, "")
+            parent, kind = _find_usable_cgroup(controller) or (None, "")
             if parent is None:
                 if controller == "cpu":
                     raise SkipEnvironmentError(_NO_QUOTA, remedy=_DOCKER_REMEDY)
@@ -156,7 +156,7 @@ def remove_cgroup(group: Path) -> bool:
 
 def leftover_cgroups(prefix: str) -> list[Path]:
     """Return the cgroups with that name prefix left by a killed run."""
-    parents = {place[0] for controller in _VERSION_1 if (place := _find_cgroup(controller))}
+    parents = {place[0] for controller in _VERSION_1 if (place := _find_usable_cgroup(controller))}
     return sorted(group for parent in parents for group in parent.glob(f"{prefix}*"))
 
 
@@ -165,7 +165,7 @@ class CgroupConfined:
 
     def why_no_quota(self) -> str | None:
         """Return why CPU time cannot be limited here; None if it can."""
-        return None if _find_cgroup("cpu") else f"{_NO_QUOTA}\n  -> {_DOCKER_REMEDY}"
+        return None if _find_usable_cgroup("cpu") else f"{_NO_QUOTA}\n  -> {_DOCKER_REMEDY}"
 
     def sweep(self, run: str) -> int:
         """Remove the cgroups of a killed run, whose processes ended with it."""

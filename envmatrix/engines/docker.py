@@ -16,7 +16,7 @@ from pathlib import Path
 import requests.exceptions
 
 from envmatrix.block import interrupts
-from envmatrix.block.crowd import MOST_PROCESSES
+from envmatrix.block.fork_limit import MOST_PROCESSES
 from envmatrix.block.process import Exit, cleanup_watcher
 from envmatrix.build.cache import disk_errors
 from envmatrix.build.images.context import BaseImage, bench_digest
@@ -30,11 +30,11 @@ from envmatrix.engines.docker_client import APIError, DockerClient, connect, doc
 from envmatrix.engines.docker_images import CACHE_LABEL, RUN_LABEL, DockerImages, container_facts, held_image_id
 from envmatrix.engines.docker_running import (
     RunningContainer,
-    await_exit,
     container_exit,
     count_pauses,
     running_container,
     start,
+    wait_for_exit,
 )
 from envmatrix.engines.gpu_devices import NVIDIA, gpu_maker, gpu_options, visible_gpus
 from envmatrix.engines.local import preload_variable
@@ -302,7 +302,7 @@ def _run_to_end(client: DockerClient, container: str, job: Job) -> Exit:
         output = start(client, container)
         timed_out = False
         try:
-            code = await_exit(client, container, output, math.ceil(job.limits.seconds))
+            code = wait_for_exit(client, container, output, math.ceil(job.limits.seconds))
         except (requests.exceptions.ReadTimeout, requests.exceptions.ConnectionError) as error:
             if time.monotonic() - started < job.limits.seconds:
                 raise EngineError(f"{job.label}: the engine went away while it ran") from error

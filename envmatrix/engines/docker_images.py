@@ -49,7 +49,7 @@ def repository_name(name: str) -> str:
     return f"{normalized or 'x'}-{json_digest(name)[:6]}"
 
 
-def pull_reference(reference: str) -> str:
+def without_redundant_tag(reference: str) -> str:
     """Return a reference with a digest without its tag: not every engine accepts both."""
     return re.sub(r":[^:/@]+@", "@", reference)
 
@@ -111,7 +111,7 @@ class DockerImages:
 
     def _from_registry(self, suite: str, reference: str) -> BaseImage:
         with docker_errors(f"pulling the base image {reference}"):
-            reference = pull_reference(reference)
+            reference = without_redundant_tag(reference)
             try:
                 image = self.client.images.get(reference)
             except ImageNotFound:
@@ -167,7 +167,7 @@ class DockerImages:
 
     def _image_id(self, reference: str) -> str:
         """Return an image's id without prefix: Podman looks up short names in a registry, but not ids."""
-        image_id = held_image_id(self.client, pull_reference(reference))
+        image_id = held_image_id(self.client, without_redundant_tag(reference))
         return (image_id or reference).removeprefix("sha256:")
 
     def build_from(self, context: Path, text: str, tag: str, arguments: Mapping[str, str]) -> None:

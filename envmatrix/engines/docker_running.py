@@ -110,7 +110,7 @@ def running_container(client: DockerClient, container: str, job: Job, host: str)
 
 
 def start(client: DockerClient, container: str) -> IO[bytes] | None:
-    """Start a container; return its error output for ``await_exit``, or None if the engine needs no such help.
+    """Start a container; return its error output for ``wait_for_exit``, or None if the engine needs no such help.
 
     While Podman answers a wait, its service uses more than a CPU (containers/podman: WaitContainerDocker looks every
     nanosecond). The output ends with the container, even if the program closed it. It is attached before the start,
@@ -125,7 +125,7 @@ def start(client: DockerClient, container: str) -> IO[bytes] | None:
     return output
 
 
-def await_exit(
+def wait_for_exit(
     client: DockerClient, container: str, output: IO[bytes] | None = None, limit_s: int | None = None
 ) -> int:
     """Return the exit code of a started container when it has ended. Raises requests' ReadTimeout after ``limit_s``."""
@@ -151,6 +151,6 @@ def _await_end(
     with end_signal, contextlib.suppress(Exception):  # if the engine is gone there is no exit code
         client = connect(host)
         try:
-            codes.append(await_exit(client, container, output))
+            codes.append(wait_for_exit(client, container, output))
         finally:
             client.close()

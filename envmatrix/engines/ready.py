@@ -14,7 +14,7 @@ from envmatrix.build.paths import BuildPaths
 from envmatrix.build.python.interpreters import cached_python
 from envmatrix.engines.base import Prepared
 from envmatrix.engines.docker_client import DockerClient, DockerException, docker_errors, pull
-from envmatrix.engines.docker_images import DockerImages, held_image_id, pull_reference
+from envmatrix.engines.docker_images import DockerImages, held_image_id, without_redundant_tag
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.matrix.values import is_image_file
 from envmatrix.plan.environment import Image, Library
@@ -178,7 +178,7 @@ def ready_image_id(client: DockerClient, engine: str, image: Image, progress: Pr
 
 
 def _find_or_pull(client: DockerClient, engine: str, image: Image, progress: ProgressCallback) -> str:
-    reference = pull_reference(str(image.ready))
+    reference = without_redundant_tag(str(image.ready))
     if image_id := held_image_id(client, reference):
         return image_id
     progress(f"pulling {reference}")

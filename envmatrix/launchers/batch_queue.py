@@ -256,7 +256,7 @@ class BatchLauncher(BlockLauncher):
             "#!/bin/sh",
             *(f"export {name}={posix_quote(value)}" for name, value in exports),
             *system.sets,
-            *self._order_lines(pending, parts, system.who, names_of(system.asked, "modules")),
+            *self._write_order(pending, parts, system.who, names_of(system.asked, "modules")),
         ]
         return "\n".join([*lines, ""])
 

@@ -95,7 +95,7 @@ class BlockFolder:
         text = _read(self.path / "attempt").strip()
         return int(text) if text.isdecimal() else 0
 
-    def next_attempt(self) -> int:
+    def start_new_attempt(self) -> int:
         """Start a new attempt and return its number; the job of an older attempt stops before its next trial."""
         write_with_retry(lambda: self.path.mkdir(parents=True, exist_ok=True), self.path)
         number = self.attempt + 1

@@ -144,7 +144,7 @@ class Level(Frozen):
         return self
 
     @property
-    def is_image(self) -> bool:
+    def changes_files(self) -> bool:
         """Whether this level changes the installed software of an image factor, not only preloaded libraries."""
         chosen = ("python", "suite", "base", "image", "conda", "interpreter", "modules", "index")
         return (bool(self.requirements) and not self.preload) or any(getattr(self, name) for name in chosen)
@@ -152,7 +152,7 @@ class Level(Frozen):
     @property
     def changes_image(self) -> bool:
         """Whether this level changes the image of an image factor: it installs or selects something."""
-        return self.is_image or bool(self.requirements or self.apt)
+        return self.changes_files or bool(self.requirements or self.apt)
 
 
 class Factor(Frozen):
@@ -167,9 +167,9 @@ class Factor(Frozen):
         return next(iter(self.levels))
 
     @property
-    def is_image(self) -> bool:
+    def changes_files(self) -> bool:
         """Whether any level changes installed files beyond adding libraries."""
-        return any(level.is_image for level in self.levels.values())
+        return any(level.changes_files for level in self.levels.values())
 
 
 class EnvironmentEntry(Frozen):

@@ -31,7 +31,7 @@ from envmatrix.matrix.model import (
 )
 from envmatrix.matrix.references import RESERVED, reference_mistakes
 from envmatrix.matrix.requirements import expand_requirements, referenced_file
-from envmatrix.matrix.types import OF_KEY, error_key
+from envmatrix.matrix.types import OF_KEY, attached_key
 from envmatrix.matrix.yaml_positions import Data, Key, as_mapping, parse_yaml, read_text
 from envmatrix.system import bench_options
 from envmatrix.system.validation_messages import validation_message
@@ -165,7 +165,7 @@ class _Parser:
         except ValidationError as error:
             known_keys = set(model.model_fields) - set(more)
             for problem in error.errors(include_url=False):
-                self.add_value_mistake(problem, (*path, *problem["loc"], *error_key(problem)), known_keys)
+                self.add_value_mistake(problem, (*path, *problem["loc"], *attached_key(problem)), known_keys)
             return None
 
     def _entry(self, model: type[Parsed], data: Data, path: Key) -> Parsed | None:

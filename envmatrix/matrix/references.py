@@ -40,7 +40,7 @@ def reference_mistakes(matrix: Matrix) -> Iterator[Mistake]:
             yield from _level_mistakes(matrix, ("environments", name, factor_name), level_name)
     for design in matrix.designs.values():
         yield from _design_mistakes(matrix, design)
-    yield from _baseline_mistakes(matrix)
+    yield from _baseline_name_conflicts(matrix)
 
 
 def _level_mistakes(matrix: Matrix, path: tuple[str, ...], level: str, *index: int) -> Iterator[Mistake]:
@@ -80,7 +80,7 @@ def _reference_value_mistakes(matrix: Matrix, design: Design) -> Iterator[Mistak
             yield Mistake(path, f"no environment or workload {name!r}", remedy, key=True)
 
 
-def _baseline_mistakes(matrix: Matrix) -> Iterator[Mistake]:
+def _baseline_name_conflicts(matrix: Matrix) -> Iterator[Mistake]:
     """Yield the factorial designs whose first cell has the name of a different environment."""
     levels_by_name = {name: _complete_levels(matrix, entry.levels) for name, entry in matrix.environments.items()}
     for design in matrix.designs.values():

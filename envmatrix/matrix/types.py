@@ -44,7 +44,7 @@ def about(key: str, message: str) -> PydanticCustomError:
     return PydanticCustomError(OF_KEY, "{said}", {"key": key, "said": message})
 
 
-def error_key(problem: ErrorDetails) -> tuple[str, ...]:
+def attached_key(problem: ErrorDetails) -> tuple[str, ...]:
     """Return the key given to ``about`` as the end of a path; () for any other error."""
     return (str(problem["ctx"]["key"]),) if problem["type"] == OF_KEY else ()
 

@@ -151,10 +151,13 @@ class Environment:
 def library_for_level(matrix: Matrix, factor: Factor, level_name: str) -> Library | None:
     """Return the library folder that a level needs; None if it needs none, or belongs to an image factor."""
     level = factor.levels[level_name]
-    if factor.is_image or not (level.requirements or level.apt):
+    if factor.changes_files or not (level.requirements or level.apt):
         return None
     required_images = tuple(
-        f"{other}-{name}" for other, names in level.requires.items() if matrix.factors[other].is_image for name in names
+        f"{other}-{name}"
+        for other, names in level.requires.items()
+        if matrix.factors[other].changes_files
+        for name in names
     )
     key = f"{factor.name}-{level_name}"
     return Library(key, level.requirements, level.apt, level.preload, required_images, level.architectures)
@@ -170,7 +173,7 @@ def all_libraries(matrix: Matrix) -> tuple[Library, ...]:
 
 def combine_image(matrix: Matrix, levels: Mapping[str, str]) -> Image:
     """Combine the image factors' levels into one image, named after the levels that change it."""
-    factor_levels = [(factor, levels[factor.name]) for factor in matrix.factors.values() if factor.is_image]
+    factor_levels = [(factor, levels[factor.name]) for factor in matrix.factors.values() if factor.changes_files]
     image_levels = [factor.levels[level] for factor, level in factor_levels]
     name_parts = [f"{factor.name}-{level}" for factor, level in factor_levels if factor.levels[level].changes_image]
 

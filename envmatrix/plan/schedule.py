@@ -99,7 +99,7 @@ class Plan:
     read_once: bool = False
 
     @property
-    def first(self) -> int:
+    def guaranteed_blocks(self) -> int:
         """How many blocks are run regardless of the budget."""
         return min(self.min_blocks * self.parts, self.max_blocks) if self.claims_first else 0
 

@@ -67,7 +67,7 @@ class Scale:
         return f"{mean} [{self.number(found.low)}, {self.number(found.high)}]"
 
 
-def _percent(found: Interval | None) -> str:
+def _share_text(found: Interval | None) -> str:
     """Return the share of the difference, '' if parts of the other sign make it less than none or more than all."""
     if found is None or found.low is None or found.high is None or not 0 <= found.mean <= 1:
         return ""
@@ -183,7 +183,7 @@ def tree_of(found: Explanation) -> Iterator[tuple[int, str]]:
     change = f"{scale.change(found.parts.whole)} {scale.unit} ({found.parts.seen})"
     yield 0, f"{_name(found)}: {before} -> {after} {scale.unit} per {found.per}, {change}"
     for part in found.parts.parts:
-        share = _percent(part.share) if part.change.is_sure else ""
+        share = _share_text(part.share) if part.change.is_sure else ""
         yield 1, f"{part.label} {scale.change(part.change)} {scale.unit}{f', {share}' if share else ''}"
         for cause in found.causes.causes:
             if cause.part == part.name and (cause.change.is_sure or max(cause.before, cause.after) >= _RARE):

@@ -17,7 +17,7 @@ from envmatrix.report.formatting import (
     list_names,
 )
 from envmatrix.stats.cost import Cost
-from envmatrix.stats.effects import Effect, Flag, may_be_best
+from envmatrix.stats.effects import Effect, Flag, can_be_called_best
 from envmatrix.stats.metrics import show_rate
 from envmatrix.stats.quality.contention import told_busy
 from envmatrix.stats.selection import Choice
@@ -118,7 +118,7 @@ def correction(measured: str, gain: float, tested: int) -> str:
 
 def is_faster_by_little(effect: Effect) -> bool:
     """Return whether an environment is significantly faster, but within the margin and so called the same."""
-    return effect.verdict == "same" and effect.low is not None and effect.low > 1.0 and may_be_best(effect)
+    return effect.verdict == "same" and effect.low is not None and effect.low > 1.0 and can_be_called_best(effect)
 
 
 def barred(effects: Sequence[Effect]) -> list[str]:
@@ -129,7 +129,7 @@ def barred(effects: Sequence[Effect]) -> list[str]:
         names = [effect.environment for effect in faster if flag in effect.flags]
         if names:
             reasons.append(f"{', '.join(names)} {singular if len(names) == 1 else plural}")
-    if dropped := [effect.environment for effect in faster if may_be_best(effect)]:
+    if dropped := [effect.environment for effect in faster if can_be_called_best(effect)]:
         was = "was" if len(dropped) == 1 else "were"
         reasons.append(f"{', '.join(dropped)} {was} dropped from the race, as another was surely better")
     return reasons

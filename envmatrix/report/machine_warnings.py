@@ -18,7 +18,7 @@ from envmatrix.stats.arm_facts import ArmFacts
 from envmatrix.stats.arrays import Floats
 from envmatrix.stats.measurements import Measurements, finite_medians
 from envmatrix.stats.pairing import logs_of
-from envmatrix.stats.quality.contention import DISTURBED, quota_around
+from envmatrix.stats.quality.contention import DISTURBED, outer_quota
 from envmatrix.system.printable import printable_line
 
 #: Relative change from the first block to the last. Pairs cancel drift, but this much means a busy machine.
@@ -98,7 +98,7 @@ def _contention(run: Run, measured: Measurements, analysis: Analysis) -> Finding
 
 def _quota(run: Run, measured: Measurements, _analysis: Analysis) -> Findings:
     """Find a CPU quota around envmatrix itself, such as that of a pod."""
-    if quota := quota_around(run, measured):
+    if quota := outer_quota(run, measured):
         cpus, used_up = quota
         yield (
             "the machine",

@@ -26,12 +26,12 @@ from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.metrics import MEMORY
 from envmatrix.stats.nodes import NodeReport, compare_nodes
 from envmatrix.stats.pairing import table_key
-from envmatrix.stats.quality.contention import quota_around
+from envmatrix.stats.quality.contention import outer_quota
 from envmatrix.stats.quality.equal_work import unchecked, unstable_checks
 from envmatrix.stats.quality.slow_trials import describe_slow_trials
 from envmatrix.stats.selection import choose_best_set
 from envmatrix.stats.steady_state.effect import steady_effects, steps_of_trial
-from envmatrix.stats.steady_state.startup import Start, first_seconds_note, starts
+from envmatrix.stats.steady_state.startup import Start, only_first_seconds_note, starts
 from envmatrix.stats.stopping.racing import Race
 from envmatrix.system.topics import explained_topics
 
@@ -205,8 +205,8 @@ def _group(workload: str, engine: str, rows: list[Row], run: Run, measured: Meas
         choice=choose_best_set(analysis, measured, [row.arm for row in others], run.environments, steady),
         unchecked=unchecked(settings, unstable_checks(measured, run.plan, workload)),
         short=short_run_note(measured.apart),
-        first=first_seconds_note(baseline.arm, measured, settings) if baseline and settings else "",
-        quota=under_quota(quota_around(run, measured)),
+        first=only_first_seconds_note(baseline.arm, measured, settings) if baseline and settings else "",
+        quota=under_quota(outer_quota(run, measured)),
         margin=run.plan.margin,
         steps=steps_of_trial(settings),
     )

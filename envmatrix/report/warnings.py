@@ -17,7 +17,7 @@ from envmatrix.stats.nodes import mixed_blocks
 from envmatrix.stats.quality.cold_turns import cold_turns
 from envmatrix.stats.quality.equal_work import unchecked, unstable_checks
 from envmatrix.stats.quality.slow_trials import LEAST_BLOCKS, describe_slow_trials
-from envmatrix.stats.stopping.missing_trials import missing_trials_text, trials_after_leaving
+from envmatrix.stats.stopping.missing_and_surplus_trials import missing_trials_text, trials_after_leaving
 from envmatrix.system.printable import printable_line
 
 

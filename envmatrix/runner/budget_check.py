@@ -15,7 +15,7 @@ from envmatrix.trials.failure_reason import log_tail
 from envmatrix.trials.interleaving_eligibility import has_one_process
 from envmatrix.trials.program.failure_hints import missing_module_hint, outside_path_hint, start_hint, system_hints
 from envmatrix.trials.program.variables import dropped_variables_hint, missing_module_text
-from envmatrix.units import as_duration, as_hours, is_too_long
+from envmatrix.units import as_duration, as_hours, is_too_long_to_suggest
 
 _BROKEN_OUTCOMES = ("failed", "invalid", "timed_out")
 #: From this load per CPU on, other programs are reported to use a large part of the time.
@@ -82,7 +82,7 @@ class FirstBlockCheck:
             has_one_process(run.workloads[arm.workload]) for arm in plan.arms if arm.name not in run.skipped
         ]
         starts_s = _LEAST_START_S * max(1.0, busy) * sum(single_process) / side_by_side
-        if plan.first or plan.max_blocks < plan.min_blocks or starts_s * plan.min_blocks <= plan.budget_s:
+        if plan.guaranteed_blocks or plan.max_blocks < plan.min_blocks or starts_s * plan.min_blocks <= plan.budget_s:
             return ""
         bound_text = "or more" if busy < _BUSY_LOAD else "or so"
         self._is_budget_checked = True
@@ -161,8 +161,10 @@ class FirstBlockCheck:
         if plan.max_blocks < plan.min_blocks:  # deliberately short, without a verdict
             return []
         arms = len(plan.arms_of(0)) - len(self._experiment.run.skipped)
-        if plan.first:
-            return [first_table_text(plan.budget_s, plan.first, self._elapsed.mean_trial_s, arms, self._width)]
+        if plan.guaranteed_blocks:
+            return [
+                first_table_text(plan.budget_s, plan.guaranteed_blocks, self._elapsed.mean_trial_s, arms, self._width)
+            ]
         line = budget_too_short_text(
             plan.budget_s, plan.min_blocks, self._elapsed.mean_trial_s, arms, self._width, self._looks
         )
@@ -202,7 +204,7 @@ def budget_too_short_text(
 
 def _budget_text(seconds: float) -> str:
     """Return a budget as a command-line option, or just its duration if it is too long to recommend."""
-    return f"about {as_hours(seconds)}" if is_too_long(seconds) else f"--budget {as_duration(seconds)}"
+    return f"about {as_hours(seconds)}" if is_too_long_to_suggest(seconds) else f"--budget {as_duration(seconds)}"
 
 
 def first_table_text(budget_s: float, blocks: int, trial_s: float, arms: int, width: int = 1) -> str:

@@ -319,12 +319,12 @@ class _Loop:
             return f"the race was decided after {complete} blocks"
         if complete >= plan.min_blocks and self.estimate.precise_enough(plan.target, self.race.active):
             return f"every interval is within ±{plan.target:.1%} after {complete} blocks"
-        if given < plan.first:
+        if given < plan.guaranteed_blocks:
             return ""
         typical = self.spent_s / complete
         promised = self.spent_s + typical * max(0, given - complete)
         if promised + typical / 2 > self._budget_s * self.width:
-            if given <= plan.first:
+            if given <= plan.guaranteed_blocks:
                 return f"the {format_count(given, 'block')} that a verdict needs were run"
             return f"the budget of {plan.budget_s:.0f} s was used up after {format_count(given, 'block')}"
         return ""
@@ -332,7 +332,7 @@ class _Loop:
     def left_s(self) -> float:
         """Return the seconds until the budget ends, or until the blocks required before that have run."""
         complete, spent_s = self.complete, self.spent_s / self.width
-        first_s = spent_s / complete * max(0, self.plan.first - complete) if complete else 0.0
+        first_s = spent_s / complete * max(0, self.plan.guaranteed_blocks - complete) if complete else 0.0
         return max(first_s, self._budget_s - spent_s, 0.0)
 
     def _later_s(self, group: list[Slot]) -> float | None:

@@ -154,7 +154,7 @@ def _program_names(run: Run) -> list[str]:
     return [name for name, workload in run.workloads.items() if workload.command] or ["none"]
 
 
-def check_requirements_present(matrix: Matrix, run: Run, home: Path) -> None:
+def check_inputs_outside_pack(matrix: Matrix, run: Run, home: Path) -> None:
     """Raise, before anything is fetched, if something that the pack lacks is missing on this machine.
 
     Checked are interpreters, modules and the program files that the run began with. If the engine uses the host's

@@ -22,7 +22,7 @@ from envmatrix.results import Run, RunFolder
 from envmatrix.results.anonymize import local_anonymizer
 from envmatrix.runner.pack_archive import Manifest, unpack
 from envmatrix.runner.pack_contents import add_packed_libraries, image_files, load_packed_images, mount_libraries
-from envmatrix.runner.pack_programs import check_requirements_present, use_local_programs, use_packed_programs
+from envmatrix.runner.pack_programs import check_inputs_outside_pack, use_local_programs, use_packed_programs
 from envmatrix.system import project
 from envmatrix.system.atomic_files import read_text
 from envmatrix.system.bench_options import folder_digest
@@ -48,7 +48,7 @@ class OpenedPack:
     signed: str
 
     @property
-    def run(self) -> RunFolder:
+    def packed_run(self) -> RunFolder:
         """The results of the packed run."""
         return RunFolder(self.folder / "run")
 
@@ -83,12 +83,12 @@ def begin_packed_run(
     ``programs`` maps a workload to the folder of its program here. Anything that the pack lacks must be present before
     the build begins.
     """
-    run = pack.run.load()
+    run = pack.packed_run.load()
     matrix = use_packed_programs(parse(_local_matrix_text(pack), pack.folder / "matrix.yaml"), pack.folder)
     matrix = use_local_programs(matrix, run, programs)
-    check_requirements_present(matrix, pack.run.load_for_resume(), pack.folder)
+    check_inputs_outside_pack(matrix, pack.packed_run.load_for_resume(), pack.folder)
     engines = tuple(dict.fromkeys(arm.engine for arm in run.arms))
-    design = packed_design(run, pack.run.run_file)
+    design = packed_design(run, pack.packed_run.run_file)
     packed_options = run.launcher_options if run.launcher == new_run.launcher else {}
     options = {**packed_options, **new_run.launcher_options}
     new_run = replace(new_run, launcher_options=options, command=tuple(sys.argv[1:]))
@@ -99,12 +99,12 @@ def begin_packed_run(
         new_run,
         find_host(matrix, design, engines, new_run),
         bench=pack.folder / "bench",
-        given=_supplied_images(pack, matrix, new_run.progress, rebuild=rebuild),
+        given=_import_images(pack, matrix, new_run.progress, rebuild=rebuild),
         sides=(Side(None, matrix, run=None if rebuild else run),),
     )
 
 
-def _supplied_images(
+def _import_images(
     pack: OpenedPack, matrix: Matrix, progress: ProgressCallback, *, rebuild: bool
 ) -> dict[tuple[str, str], Prepared]:
     """Add a pack's file listings and libraries to the cache; return its images (none to ``rebuild``)."""
@@ -134,7 +134,7 @@ def built_image_digests(experiment: Experiment) -> Mapping[str, str]:
 
 def is_run_of_pack(pack: OpenedPack, folder: RunFolder) -> bool:
     """Return whether a run has the matrix and the benchmark of a pack."""
-    same_bench = folder.load().bench_digest == pack.run.load().bench_digest
+    same_bench = folder.load().bench_digest == pack.packed_run.load().bench_digest
     return same_bench and folder.names.real(folder.matrix()) == _local_matrix_text(pack)
 
 

@@ -17,7 +17,7 @@ from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan
 from envmatrix.results import Reading, Trial
 from envmatrix.stats.analysis import Analysis, estimate
-from envmatrix.stats.effects import CONFIDENCE, Effect, Flag, may_be_best
+from envmatrix.stats.effects import CONFIDENCE, Effect, Flag, can_be_called_best
 from envmatrix.stats.measurements import MeasurementBuilder, Measurements
 from envmatrix.stats.pairing import families
 from envmatrix.stats.quality.equal_work import unchecked, unstable_checks
@@ -186,13 +186,13 @@ class RunningEstimate:
         effects = [effect for effect in self.analysis.primary_effects() if effect.ratio and not effect.is_control]
         if max((effect.blocks for effect in effects), default=0) < _LEAST_EARLY_BLOCKS:
             return ""
-        behind_arms = self._clearly_behind()
+        behind_arms = self._clearly_worse_than_reference()
         behind = _labels_text([effect for effect in effects if effect.arm in behind_arms], effects)
         rest = _labels_text([effect for effect in effects if effect.arm not in behind_arms], effects)
         texts = (f"clearly behind: {behind}" if behind else "", f"still open: {rest}" if rest else "")
         return "; ".join(text for text in texts if text)
 
-    def _clearly_behind(self) -> set[str]:
+    def _clearly_worse_than_reference(self) -> set[str]:
         """Return the arms that are clearly worse than their reference in the blocks so far."""
         measured, arms = self.measured, set[str]()
         for family in families(self._plan):
@@ -209,7 +209,7 @@ class RunningEstimate:
         effects = [effect for effect in self.analysis.primary_effects() if effect.ratio and not effect.is_control]
         if not effects:
             return "no estimate yet"
-        ahead = [effect for effect in effects if (effect.ratio or 0.0) > 1.0 and may_be_best(effect)]
+        ahead = [effect for effect in effects if (effect.ratio or 0.0) > 1.0 and can_be_called_best(effect)]
         if not ahead:
             return "none ahead so far"
         best = max(ahead, key=lambda effect: effect.ratio or 0.0)

@@ -13,7 +13,7 @@ from envmatrix.search.search import REFERENCES, Batch, Search
 from envmatrix.search.space import Space
 from envmatrix.search.steps import Confirmation, Step, dropped_levels, spent_s
 from envmatrix.stats.comparisons.result import format_exact_ratio
-from envmatrix.stats.effects import DISQUALIFYING_FLAGS, Effect, Flag, may_be_best
+from envmatrix.stats.effects import DISQUALIFYING_FLAGS, Effect, Flag, can_be_called_best
 from envmatrix.stats.pairing import ratio_from_log
 from envmatrix.stats.quality.contention import EXPLAINED, told_busy
 from envmatrix.stats.quality.slow_trials import LEAST_BLOCKS
@@ -115,11 +115,11 @@ class TuneAnswer(Confirmation):
             f"{effect.blocks} fresh blocks)"
         )
         ratio, metric = f"{format_exact_ratio(self.gain or effect.ratio)} times", self.metric
-        if self.steady and may_be_best(effect) and (self.settings or self.steady.verdict == "slower"):
+        if self.steady and can_be_called_best(effect) and (self.settings or self.steady.verdict == "slower"):
             return self._steady_sentence(self.steady, effect, f"{name} is {ratio} {metric.as_fast_as('the baseline')}")
         if self.settings:
             return f"{name} is {ratio} {metric.as_fast_as('the baseline')} {interval_text}."
-        if not may_be_best(effect):
+        if not can_be_called_best(effect):
             reasons = ", ".join(sorted(DISQUALIFYING_FLAGS.intersection(effect.flags)))
             return f"{name} is not recommended ({reasons}), whatever its speed."
         withheld_note = _WITHHELD_NOTES.get(effect.withheld, "")
@@ -175,7 +175,9 @@ def make_answer(
     space, batches = search.space, [step.batch for step in steps]
     confirmed = [step for step in steps if step.batch.phase == "confirm"]
     row = confirmed[-1].batch.rows[0] if confirmed else 0
-    confirmation = _conclusive(confirmed[-1].confirmation, interrupted=interrupted) if confirmed else Confirmation()
+    confirmation = (
+        _without_premature_results(confirmed[-1].confirmation, interrupted=interrupted) if confirmed else Confirmation()
+    )
     phases: Counter[str] = Counter()
     for batch in batches:
         phases[batch.phase] += batch.trials
@@ -194,7 +196,7 @@ def make_answer(
     )
 
 
-def _conclusive(confirmation: Confirmation, *, interrupted: bool) -> Confirmation:
+def _without_premature_results(confirmation: Confirmation, *, interrupted: bool) -> Confirmation:
     """Return a confirmation with only what may be told now."""
     effect = None if interrupted else confirmation.effect
     kept = replace(confirmation, effect=effect, steady=confirmation.steady if effect else None)
@@ -206,7 +208,7 @@ def _conclusive(confirmation: Confirmation, *, interrupted: bool) -> Confirmatio
 def _is_gain(confirmation: Confirmation) -> bool:
     """Return whether the recipe is faster. With outliers, an interval above 1 may not be a verdict yet."""
     effect, steady = confirmation.effect, confirmation.steady
-    if effect is None or not may_be_best(effect):
+    if effect is None or not can_be_called_best(effect):
         return False
     is_faster = effect.low is not None and effect.low > 1.0 and effect.verdict != "undecided"
     return is_faster_later(steady) or (is_faster and not (steady and steady.verdict == "slower"))

@@ -32,7 +32,7 @@ from envmatrix.system.progress import ProgressCallback, duration_text, report_on
 from envmatrix.trials.experiment import Experiment, create_experiment, reopen_experiment
 from envmatrix.trials.new_run import NewRun
 from envmatrix.trials.resume import apply_resume_changes, record_interim_reading
-from envmatrix.units import TIME_MARGIN, as_duration, as_hours, is_too_long
+from envmatrix.units import TIME_MARGIN, as_duration, as_hours, is_too_long_to_suggest
 
 #: Budget of steps that end after their blocks (seconds): never reached.
 _UNLIMITED_S = 7 * 24 * 3600.0
@@ -145,7 +145,9 @@ def check_budget(search: Search, budget_s: float, trial_s: float, name: str = ""
         first_trials = len(search.first) + REFERENCES
         budget_option = f"--budget {as_duration(max(60.0, needed_s * TIME_MARGIN))}"
         advice = f"continue with `envmatrix resume {name} {budget_option}`" if name else f"use {budget_option}"
-        advice = f"that is about {as_hours(needed_s)}: use a shorter program" if is_too_long(needed_s) else advice
+        advice = (
+            f"that is about {as_hours(needed_s)}: use a shorter program" if is_too_long_to_suggest(needed_s) else advice
+        )
         raise InputError(
             f"a budget of {as_duration(budget_s)} cannot confirm anything: at {trial_s:.1f} s a trial, a "
             f"search needs {search.fewest_trials()} trials ({first_trials} to see each level once, a screen, "

@@ -176,7 +176,7 @@ def design_levels(matrix: Matrix, design: Design) -> dict[str, tuple[str, ...]]:
     for name in (*design.environments, *design.cumulative):
         for factor, level in resolve_environment(matrix, name, {}).levels.items():
             levels_by_factor.setdefault(factor, {})[level] = None
-    return {name: tuple(levels) for name, levels in levels_by_factor.items() if not matrix.factors[name].is_image}
+    return {name: tuple(levels) for name, levels in levels_by_factor.items() if not matrix.factors[name].changes_files}
 
 
 def select_factors(levels: Mapping[str, tuple[str, ...]], factors: Sequence[str] | None) -> dict[str, tuple[str, ...]]:

@@ -39,10 +39,10 @@ from envmatrix.stats.pairing import (
     ratio_from_log,
     rescale_to_interleaved,
 )
-from envmatrix.stats.primary_metric import own_metrics, primary_metrics
+from envmatrix.stats.primary_metric import further_metrics, primary_metrics
 from envmatrix.stats.quality.contention import Waiting, contended, cpu_waits
 from envmatrix.stats.quality.equal_work import unequal_work
-from envmatrix.stats.quality.failures import fails_more, fastest_filled, fill_with_slowest, surely_slower
+from envmatrix.stats.quality.failures import fails_more, fill_reference_with_slowest, fill_with_slowest, surely_slower
 from envmatrix.stats.quality.slow_trials import needs_more_blocks, slow_trial_mask, with_and_without_slow
 from envmatrix.stats.stopping.alpha_spending import confidence_level, interim_analysis_blocks
 from envmatrix.stats.stopping.racing import Race, next_arms
@@ -114,7 +114,7 @@ def estimate(
     for family in families(plan):
         work_differences = {arm.name: unequal_work(measured, arm, plan) for arm in family.arms}
         family_primary = primary[family.arms[0].workload]
-        further = own_metrics((workloads or {}).get(family.arms[0].workload)) if metrics is None else ()
+        further = further_metrics((workloads or {}).get(family.arms[0].workload)) if metrics is None else ()
         others = (metric for metric in (*further, *requested_metrics) if metric.name != family_primary.name)
         for metric in (family_primary, *(metric for metric in others if metric.name in measured.table)):
             effects += [
@@ -152,7 +152,7 @@ def _family_effects(family: Family, metric: Metric, run: _Input) -> list[Effect]
         worst_effects = _effects_in_all_views(family.arms, filled, comparison_counts, run)
     broke = is_primary and bool((measured.attempted[copies] & ~np.isfinite(logs[: len(copies)])).any())
     if broke:
-        filled = Views((fastest_filled(logs, measured, copies, arm_rows), *views.every[1:]), views.far)
+        filled = Views((fill_reference_with_slowest(logs, measured, copies, arm_rows), *views.every[1:]), views.far)
         best = _effects_in_all_views(family.arms, filled, comparison_counts, run)
     ends = zip((one.low for one in worst_effects), (one.high for one in best), strict=True)
     return [
@@ -297,7 +297,7 @@ def between(
     return _unless_slower_at_best(inverted, [measured.facts[old.name]]) if fails_more_often else inverted
 
 
-def is_verdict_pending(analysis: Analysis, sides: Collection[str], blocks: int) -> bool:
+def is_blocked_by_slow_trials(analysis: Analysis, sides: Collection[str], blocks: int) -> bool:
     """Return whether two arms have no verdict yet because one of them, or its control, has slow trials."""
     controls = {arm.name for arm in analysis.plan.arms if arm.is_control and arm.reference in sides}
     return needs_more_blocks(analysis.plan, analysis.slow, {*sides, *controls}, blocks)

@@ -122,7 +122,7 @@ class Effect:
 DISQUALIFYING_FLAGS = frozenset({Flag.UNEQUAL_WORK, Flag.FAILS_MORE, Flag.UNPROVEN})
 
 
-def may_be_best(effect: Effect) -> bool:
+def can_be_called_best(effect: Effect) -> bool:
     """Return whether an arm may be called the best.
 
     It must do equal work, fail no more often than its reference, and have all its settings verified.

@@ -11,7 +11,7 @@ from typing import Any
 from envmatrix.evidence import notices
 from envmatrix.evidence.base import once_for_each
 from envmatrix.evidence.evidence import Evidence
-from envmatrix.evidence.settings_in_effect import settled
+from envmatrix.evidence.settings_comparison import settled
 
 #: Evidence shown in reports, as dotted paths in the record's ``evidence``.
 EVIDENCE = (

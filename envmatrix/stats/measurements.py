@@ -20,7 +20,7 @@ from envmatrix.stats import step_account
 from envmatrix.stats.arm_facts import ArmFacts, Counted, count_text, counted, note_profile, note_trials
 from envmatrix.stats.inference.slow_phases import apart
 from envmatrix.stats.metrics import METRICS, THROUGHPUT, VALUE, check_column, finite_or_nan, own_column
-from envmatrix.stats.steady_state import later_steps
+from envmatrix.stats.steady_state import later_speed
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -44,7 +44,7 @@ _COLUMNS = (
     *_CONDITION_COLUMNS,
     *QUOTA,
     *step_account.COLUMNS,
-    *later_steps.COLUMNS,
+    *later_speed.COLUMNS,
     "started",
 )
 #: Most numbers of a user's program kept per run.
@@ -307,15 +307,15 @@ def _row(trial: Reading | Trial, record: Record) -> list[float]:
         _counted_s(trial, record),
         *map(_loss, _WORK(record.result or _NO_RESULT)),
         *map(finite_or_nan, _CONDITIONS(trial.conditions or system)),
-        *_quota(record),
+        *_own_cpu_quota(record),
         *step_account.row(record),
-        *later_steps.row(record),
+        *later_speed.row(record),
         finite_or_nan(trial.started),
     ]
     return row
 
 
-def _quota(record: Record) -> tuple[float, float]:
+def _own_cpu_quota(record: Record) -> tuple[float, float]:
     sandbox = record.evidence and record.evidence.sandbox
     group = sandbox and sandbox.cgroup
     if not group:

@@ -16,11 +16,11 @@ from envmatrix.stats.metrics import (
     THROUGHPUT,
     VALUE,
     Metric,
+    format_with_unit,
     own_column,
     show_bytes,
     show_rate,
     show_seconds,
-    show_value,
 )
 
 _STEPS_UNIT = "steps/s"
@@ -39,7 +39,7 @@ def primary_metric(workload: Workload | None) -> Metric:
     return _metric(VALUE.name, name, source)
 
 
-def own_metrics(workload: Workload | None) -> tuple[Metric, ...]:
+def further_metrics(workload: Workload | None) -> tuple[Metric, ...]:
     """Return the further metrics of a user's program, without the primary one."""
     if workload is None or not workload.command:
         return ()
@@ -52,7 +52,7 @@ def _metric(column: str, name: str, source: MetricSource) -> Metric:
         return Metric(column, name or "wall time", "s", "lower", show_seconds)
     if source.steps:
         return Metric(column, name or "steps a second", _STEPS_UNIT, "higher", show_rate)
-    formatter = _UNIT_FORMATTERS.get(source.unit, show_value)
+    formatter = _UNIT_FORMATTERS.get(source.unit, format_with_unit)
     metric = Metric(column, name or source.own_label or VALUE.label, source.unit, source.better, formatter)
     return replace(metric, label=THROUGHPUT.label) if metric.is_rate and metric.label == VALUE.label else metric
 
@@ -62,7 +62,7 @@ def metric_from_summary(name: str, label: str, unit: str, better: str) -> Metric
     metric = METRICS.get(name, VALUE)
     if metric is not VALUE or not label:
         return metric
-    formatter = show_rate if unit == _STEPS_UNIT else _UNIT_FORMATTERS.get(unit, show_value)
+    formatter = show_rate if unit == _STEPS_UNIT else _UNIT_FORMATTERS.get(unit, format_with_unit)
     return replace(metric, label=label, unit=unit, better="lower" if better == "lower" else "higher", show=formatter)
 
 

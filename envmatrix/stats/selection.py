@@ -13,7 +13,7 @@ from envmatrix.plan import Arm
 from envmatrix.plan.environment import Environment
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.arrays import Bools, Floats, Integers
-from envmatrix.stats.effects import ALL_ANALYSES_LEVEL, Effect, may_be_best
+from envmatrix.stats.effects import ALL_ANALYSES_LEVEL, Effect, can_be_called_best
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.pairing import Views, families, log_ratios_over_copies, logs_of, ratio_from_log, summarise_pairs
 from envmatrix.stats.steady_state.effect import SteadyEffect
@@ -95,7 +95,7 @@ def choose_best_set(
         (arm, effect)
         for arm in arms
         if arm.name not in stopped_names and (effect := analysis.find(arm.name))
-        if effect.low is not None and may_be_best(effect)
+        if effect.low is not None and can_be_called_best(effect)
     ]
     later = {arm.name: steady[arm.name] for arm, _ in able if steady and arm.name in steady}
     if any(one.verdict == "faster" for one in later.values()):

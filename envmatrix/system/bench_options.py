@@ -100,7 +100,7 @@ def folder_digest(folder: Path) -> str:
 
 def variables_to_show(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the variable that lists which values set by an environment may be recorded; {} if none is needed."""
-    names = sorted(name for name in variables if not bench.variables.bears_on_performance(name))
+    names = sorted(name for name in variables if not bench.variables.is_always_recorded(name))
     return {bench.variables.NAMES: ",".join(names)} if names else {}
 
 
@@ -125,9 +125,9 @@ def is_only_set(recorded: str | None) -> bool:
     return recorded == bench.variables.SET
 
 
-def bears_on_performance(name: str) -> bool:
+def is_always_recorded(name: str) -> bool:
     """Return whether the value of a variable is always recorded."""
-    return bench.variables.bears_on_performance(name)
+    return bench.variables.is_always_recorded(name)
 
 
 def hides_value(name: str) -> bool:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envmatrix.block.overlay import remove_folder
+from envmatrix.block.program_overlay import remove_folder
 from envmatrix.engines.base import Engine, Job, Mounts, Prepared, check_architecture, check_quota
 from envmatrix.engines.catalog import AUTO, choose_engine
 from envmatrix.errors import EnvmatrixError

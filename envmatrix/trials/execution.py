@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from envmatrix.block.overlay import remove_folder
 from envmatrix.block.program_folder import RECORD
+from envmatrix.block.program_overlay import remove_folder
 from envmatrix.block.turn_gate import FOLDER
 from envmatrix.engines.base import Engine, Job, Limits, Mounts, Prepared, library_path
 from envmatrix.errors import EngineError, EnvmatrixError, NoTrialError, StoreError

@@ -23,7 +23,7 @@ from envmatrix.system import bench_options, project
 from envmatrix.system.host import Host, format_cpus, parse_cpus, this_host
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.comparison_sides import Side, check_sides, save_side_matrices
-from envmatrix.trials.data import data_folder, pin_data_sets
+from envmatrix.trials.data_preparation import data_folder, prepare_data_sets
 from envmatrix.trials.feasibility import (
     arms_that_cannot_run,
     check_batch_split,
@@ -144,11 +144,11 @@ def create_experiment(
         sides or (Side(None, matrix),), design, engine_names, environments_by_name, host, bench, given, progress
     )
     check_home_access(placed_workloads, engines)
-    invocation.report_links(placed_workloads.values(), engines.values(), progress)
+    invocation.report_linked_folders(placed_workloads.values(), engines.values(), progress)
     unavailable_arms = {arm.name for arm in arms if (arm.runs, arm.engine) in unavailable}
     design, arms = decide_schedule(design, arms, environments_by_name, placed_workloads, engines, unavailable_arms)
     lacking_reasons = arms_that_cannot_run(arms, environments_by_name, placed_workloads, prepared_images, elsewhere)
-    pinned_workloads = pin_data_sets(placed_workloads, bench, progress)
+    pinned_workloads = prepare_data_sets(placed_workloads, bench, progress)
     workloads = {name: pass_available_variables(entry, progress) for name, entry in pinned_workloads.items()}
     created = datetime.datetime.now(datetime.timezone.utc)
     run = Run(
@@ -324,7 +324,7 @@ def reopen_experiment(folder: RunFolder, matrix_path: Path, progress: ProgressCa
     prepared_images, unavailable = prepare_images(run.environments, makers, progress, load_supplied_images(folder))
     _check_images_available(run, unavailable)
     check_images_unchanged(run, prepared_images)
-    pin_data_sets(run.workloads, bench, progress)
+    prepare_data_sets(run.workloads, bench, progress)
     return Experiment(run, folder, engines, prepared_images, bench, data_folder())
 
 

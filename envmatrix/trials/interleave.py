@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from envmatrix.block import turn_gate
 from envmatrix.block.interleave import Ended, Interleaving, Member, Running, Schedule, TurnLengths
-from envmatrix.block.overlay import remove_folder
 from envmatrix.block.process import Exit
+from envmatrix.block.program_overlay import remove_folder
 from envmatrix.build.cache import disk_errors
 from envmatrix.engines.base import Job, TakesTurns
 from envmatrix.errors import EnvmatrixError, NoTrialError, StoreError

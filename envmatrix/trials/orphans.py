@@ -14,7 +14,7 @@ from pathlib import Path
 
 from envmatrix.block import orphans
 from envmatrix.block.orphans import TRIAL_VARIABLE
-from envmatrix.block.overlay import remove_folder
+from envmatrix.block.program_overlay import remove_folder
 from envmatrix.build.cache import json_digest
 from envmatrix.errors import EngineError
 from envmatrix.plan import Slot

@@ -82,7 +82,7 @@ class DetachedLauncher(BlockLauncher):
         if not parts:
             return
         script, folder = pending.files.script(pending.attempt), pending.files.path
-        lines = self._order_lines(pending, parts, '"$node" "$$" 0 alone')
+        lines = self._write_order(pending, parts, '"$node" "$$" 0 alone')
         write_whole(script, "\n".join(["#!/bin/sh", "node=$(uname -n)", *lines, ""]))
         # A batch system has its own command here, such as qsub, and answers with the id of the job.
         with interrupts.held(), (folder / f"detached-{pending.attempt}.log").open("wb") as log:

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from envmatrix.block.overlay import find_root
+from envmatrix.block.program_overlay import find_root
 from tests.cluster.test_slurm import SLURM
 from tests.module_tree import module_tree
 

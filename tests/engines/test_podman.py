@@ -20,7 +20,7 @@ from bench.evidence.processes import TICKS_PER_S, stat_of
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.docker_client import DockerClient, podman_host, remove
 from envmatrix.engines.docker_images import CACHE_LABEL, RUN_LABEL
-from envmatrix.engines.docker_running import await_exit, start
+from envmatrix.engines.docker_running import start, wait_for_exit
 from envmatrix.engines.podman import PodmanEngine
 from envmatrix.plan.environment import Image
 from envmatrix.system.project import cache_folder
@@ -103,7 +103,7 @@ def test_its_service_leaves_the_cpus_to_a_container_that_runs(engine: PodmanEngi
         output = start(client, container)
         before_s = service_cpu_s()
         try:
-            assert await_exit(client, container, output) == 0
+            assert wait_for_exit(client, container, output) == 0
             assert service_cpu_s() - before_s < 4, "5 s or more with that wait; other tests use the service too"
         finally:
             remove(client, container)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pwd
+import secrets
 import shutil
 import signal
 import subprocess
@@ -88,7 +89,7 @@ def user() -> Iterator[User]:
     """Yield a new user whose Podman works. Skips if none can be made here."""
     if os.geteuid() or not shutil.which("useradd") or not shutil.which("podman"):
         pytest.skip("needs root, useradd and podman")
-    name, home = f"envmatrix{os.getpid()}", Path(tempfile.mkdtemp(prefix="envmatrix-user-", dir="/var/tmp"))
+    name, home = f"envmatrix-{secrets.token_hex(4)}", Path(tempfile.mkdtemp(prefix="envmatrix-user-", dir="/var/tmp"))
     subprocess.run(["useradd", "--home-dir", home, "--shell", "/bin/sh", name], check=True)
     account = pwd.getpwnam(name)
     made = User(account.pw_uid, home)

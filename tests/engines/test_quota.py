@@ -88,7 +88,7 @@ def test_a_quota_and_a_memory_limit_hold_together(ground: BuildPaths, job_of_hos
 @pytest.fixture
 def quota_above(tmp_path: Path) -> Iterator[Path]:
     """Yield a control group without its own quota, inside one with a twentieth of a CPU."""
-    place = confinement._find_cgroup("cpu")
+    place = confinement._find_usable_cgroup("cpu")
     demand(None if place else "no control group may be made here")
     assert place
     above = place[0] / f"envmatrix-test-{os.getpid()}"
@@ -126,7 +126,7 @@ def test_a_quota_of_the_group_above_is_found_with_how_often_it_was_used_up(quota
 def test_where_no_group_may_be_made_an_environment_with_a_quota_is_skipped(
     ground: BuildPaths, monkeypatch: pytest.MonkeyPatch, job_of_host: Job
 ) -> None:
-    monkeypatch.setattr(confinement, "_find_cgroup", lambda controller: None)
+    monkeypatch.setattr(confinement, "_find_usable_cgroup", lambda controller: None)
     with pytest.raises(
         SkipEnvironmentError,
         match="`cpu_quota` is not available with engine local: envmatrix cannot create a control group",

@@ -11,7 +11,7 @@ import pytest
 from envmatrix.build.cache import Cache
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.base import Engine, Job, Prepared
-from envmatrix.engines.confinement import _find_cgroup
+from envmatrix.engines.confinement import _find_usable_cgroup
 from envmatrix.errors import EngineError
 from tests.engines.conftest import IMAGE, LIBRARIES, Said, demand
 
@@ -33,7 +33,7 @@ def test_running_out_of_memory_is_told(engine: Engine, job: Job) -> None:
 def test_memory_that_runs_out_in_a_child_is_told_from_other_ends(engine: Engine, job: Job) -> None:
     if engine.name == "podman":
         pytest.skip("Podman does not say of a container whose first process ends by itself that memory ran out in it")
-    if engine.name == "apptainer" and _find_cgroup("memory") is None:
+    if engine.name == "apptainer" and _find_usable_cgroup("memory") is None:
         pytest.skip("without a control group of our own the limit is RLIMIT_DATA, and nobody is killed")
     parent = f"import subprocess, sys; sys.exit(bool(subprocess.run([sys.executable, '-c', {TOO_MUCH!r}]).returncode))"
     limits = replace(job.limits, memory_bytes=MEMORY_BYTES)

@@ -85,13 +85,13 @@ def run(options, data_dir, member=None, node=None, gate=None, look_s=None, keep=
             signal.pause()
         turns.append({"apart_ns": [1] * turn.apart, "steps": turn.counted})
         left -= turn.counted
-    at and at.end()
+    at and at.wait_for_others()
     steps = options["steps"]
     return dict(
         record.frame(), workload={"digest": digest.options_digest(options), "options": options}, skipped=None,
         data={"name": "toy", "stand_in": False, "digest": ""}, timing={"turns": turns if at else None},
         metrics={"samples_per_s": 1.0, "training_s": 1.0}, result={"accuracy": None, "steps": steps},
-        evidence={"variables": variables.all_shown(os.environ)},
+        evidence={"variables": variables.record_all(os.environ)},
     )
 """
 START = """

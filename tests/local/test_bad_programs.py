@@ -22,9 +22,9 @@ FORKS = "import os\nwhile True:\n    os.fork()\n"
 CROWD = """
 import sys
 if "envmatrix" in sys.orig_argv:
-    from envmatrix.block import crowd
+    from envmatrix.block import fork_limit
     from envmatrix.engines import confinement
-    crowd.MOST_PROCESSES = confinement.MOST_PROCESSES = 60
+    fork_limit.MOST_PROCESSES = confinement.MOST_PROCESSES = 60
 """
 
 
@@ -99,7 +99,7 @@ def test_a_file_that_each_run_opens_arrives_in_each_and_one_of_the_command_is_re
 def test_a_program_that_forks_without_end_stops_at_the_limit_and_nothing_of_it_is_left(
     own, monkeypatch, tmp_path_factory
 ):
-    folder = tmp_path_factory.mktemp("crowd")
+    folder = tmp_path_factory.mktemp("fork_limit")
     (folder / "sitecustomize.py").write_text(CROWD)
     monkeypatch.setenv("PYTHONPATH", ":".join(filter(None, [str(folder), os.environ.get("PYTHONPATH")])))
     done = own.run(*ONE_BLOCK, *write(own, FORKS), str(folder))

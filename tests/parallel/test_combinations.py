@@ -103,16 +103,16 @@ def test_onnx_shows_the_network_and_not_what_it_was_wrapped_in(bench):
 
 MASK = """
 import json, os, sys
-from bench import data_sets, tensors
+from bench import data_sets, tensor_conversion
 from bench.parallel import rank, rendezvous
 
-class Seen(tensors.Rows):
+class Seen(tensor_conversion.Rows):
     def __getitem__(self, index):
         with open(os.environ["SEEN"], "a") as file:
             file.write(json.dumps(sorted(os.sched_getaffinity(0))) + chr(10))
         return super().__getitem__(index)
 
-tensors.Rows = Seen
+tensor_conversion.Rows = Seen
 from bench import evidence
 read = evidence.before_torch
 

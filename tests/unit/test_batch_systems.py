@@ -95,7 +95,7 @@ def test_the_script_of_a_block_is_as_recorded_and_a_shell_can_read_it(tmp_path, 
     )
     made = BatchLauncher("batch", system(asked), SimpleNamespace(run=run, folder=RunFolder(folder)), silent, None)
     files = BlockFolder(folder / "batch" / "b0003")
-    pending = PendingBlock(3, {}, files, files.next_attempt())
+    pending = PendingBlock(3, {}, files, files.start_new_attempt())
     text = made._script(pending, [])
     subprocess.run(["sh", "-n"], input=text, text=True, check=True)
     (package,) = (folder / "batch").glob("block-*")
@@ -233,7 +233,7 @@ def test_blocks_that_keep_ending_stop_the_run_and_its_other_jobs(tmp_path):
     )
     made = BatchLauncher("pbs", system, SimpleNamespace(run=run, folder=RunFolder(tmp_path)), said.append, None)
     files = [BlockFolder(tmp_path / "pbs" / f"b{block:04d}") for block in range(2)]
-    lost, other = (PendingBlock(block, {}, files[block], files[block].next_attempt()) for block in range(2))
+    lost, other = (PendingBlock(block, {}, files[block], files[block].start_new_attempt()) for block in range(2))
     made._watch(other, "8.pbs")
     for _ in range(2):
         made._watch(lost, "7.pbs")

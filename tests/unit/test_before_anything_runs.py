@@ -147,7 +147,7 @@ def test_it_is_said_before_an_image_is_prepared(tmp_path, monkeypatch, workload,
         "designs: {d: {baseline: plain, environments: [plain], workloads: [w]}}\n"
     )
     matrix = load(tmp_path / "matrix.yaml")
-    for module, step in ((images, "open_engines"), (experiment, "prepare_images"), (experiment, "pin_data_sets")):
+    for module, step in ((images, "open_engines"), (experiment, "prepare_images"), (experiment, "prepare_data_sets")):
         monkeypatch.setattr(module, step, lambda *_: pytest.fail("too late"))
     with pytest.raises(InputError, match=words):
         experiment.create_experiment(matrix, matrix.designs["d"], ("local",), NewRun(tmp_path / "results"))

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench import gpu_time, memory_calls, perf_events, step_thread
+from bench import cache_misses, gpu_time, memory_calls, step_thread
 
 PAGE = mmap.PAGESIZE
-NEVER = dict.fromkeys(perf_events.EVENTS)
+NEVER = dict.fromkeys(cache_misses.EVENTS)
 
 
 def map_and_unmap(times):
@@ -75,35 +75,35 @@ def test_strace_s_table_is_read_by_name():
 def test_an_event_that_this_kernel_counts_without_hardware_is_read_and_grows():
     """Page faults are counted by software, through the same calls."""
     try:
-        file = perf_events.open_counter(1, 2)
+        file = cache_misses.open_counter(1, 2)
     except (OSError, KeyError) as error:
         pytest.skip(f"perf events are not allowed here: {error}")
     readings = []
     with mmap.mmap(-1, 1000 * PAGE) as memory:
         memory.madvise(mmap.MADV_NOHUGEPAGE)
         for _ in range(2):
-            readings.append({"dtlb_misses": perf_events._reading(file)})
+            readings.append({"dtlb_misses": cache_misses._reading(file)})
             memory[::PAGE] = bytes(1000)
     os.close(file)
-    assert 1000 <= perf_events.between(*readings)["dtlb_misses"] <= 1100
+    assert 1000 <= cache_misses.between(*readings)["dtlb_misses"] <= 1100
 
 
 def test_an_event_that_shared_its_counter_is_extrapolated():
     before, after = {"dtlb_misses": (100, 1000, 1000)}, {"dtlb_misses": (400, 5000, 2000)}
-    assert perf_events.between(before, after) == {**NEVER, "dtlb_misses": 1200}
+    assert cache_misses.between(before, after) == {**NEVER, "dtlb_misses": 1200}
 
 
 @pytest.mark.parametrize("after", [(50, 2000, 2000), (400, 2000, 1000), (400, 1000, 2000)])
 def test_a_counter_that_went_back_or_never_ran_is_unknown(after):
-    assert perf_events.between({"dtlb_misses": (100, 1000, 1000)}, {"dtlb_misses": after}) == NEVER
+    assert cache_misses.between({"dtlb_misses": (100, 1000, 1000)}, {"dtlb_misses": after}) == NEVER
 
 
 def test_a_counter_that_the_kernel_gave_up_is_unknown(monkeypatch):
     """Such a file is at its end."""
     end, other = os.pipe()
     os.close(other)
-    monkeypatch.setattr(perf_events, "_files", lambda *_: {"dtlb_misses": end})
-    assert perf_events.read() == {}
+    monkeypatch.setattr(cache_misses, "_files", lambda *_: {"dtlb_misses": end})
+    assert cache_misses.read() == {}
     os.close(end)
 
 
@@ -111,12 +111,12 @@ def test_without_perf_events_the_account_says_unknown_and_never_0(monkeypatch):
     def refused(*_):
         raise PermissionError(1, "perf_event_open")
 
-    monkeypatch.setattr(perf_events, "open_counter", refused)
-    perf_events._files.cache_clear()
+    monkeypatch.setattr(cache_misses, "open_counter", refused)
+    cache_misses._files.cache_clear()
     try:
         found = step_thread.since(step_thread.read())
     finally:
-        perf_events._files.cache_clear()
+        cache_misses._files.cache_clear()
     assert {name: found[name] for name in NEVER} == NEVER
 
 

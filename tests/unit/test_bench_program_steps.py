@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench.errors import RunError
-from bench.marks import Marks
+from bench.step_times_from_output import Marks
 from envmatrix.block.turn_gate import open_gate
 from tests.unit.test_bench_program_turns import below, said, started, states
 

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from bench import gate, timing  # noqa: E402 - it imports torch
 from bench.devices import Cpu  # noqa: E402
 from bench.place import Place  # noqa: E402
-from bench.tensors import Batch  # noqa: E402
+from bench.tensor_conversion import Batch  # noqa: E402
 
 WAIT, STEP, FIRST = 5, 7, 100
 
@@ -37,7 +37,7 @@ class Gate:
         apart, counted = self.turns.pop(0)
         return gate.Turn(apart, min(counted, left))
 
-    def end(self):
+    def wait_for_others(self):
         self.clock.now += self.PAUSE
         self.ended = True
         return self.goes_on_s

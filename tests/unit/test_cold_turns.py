@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.early_steps import first_half_extra_s, turn_start
+from bench.early_steps import first_half_extra_s, first_to_last_step_ratio
 from envmatrix.report.summary import summarise_measurements
 from envmatrix.report.warning import WarningKind
 from envmatrix.stats.measurements import TURN_START, fold_trials
@@ -31,7 +31,7 @@ PLAN = make_plan(("fast",))
     ],
 )
 def test_a_process_says_how_its_turns_begin_unless_the_last_step_set_apart_was_warm(turns, found):
-    assert turn_start(turns) == found
+    assert first_to_last_step_ratio(turns) == found
 
 
 def measured(center, spread=0.05, blocks=6):

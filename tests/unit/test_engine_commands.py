@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from envmatrix.block.crowd import MOST_PROCESSES
+from envmatrix.block.fork_limit import MOST_PROCESSES
 from envmatrix.build.cache import Cache
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines import apptainer_command, confinement, docker, local, sif
@@ -21,7 +21,7 @@ from envmatrix.engines.base import Job, Limits, Mounts, Prepared, file_safe_name
 from envmatrix.engines.catalog import ENGINES
 from envmatrix.engines.docker import container_config
 from envmatrix.engines.docker_client import NotFound
-from envmatrix.engines.docker_images import CACHE_LABEL, RUN_LABEL, DockerImages, pull_reference, repository_name
+from envmatrix.engines.docker_images import CACHE_LABEL, RUN_LABEL, DockerImages, repository_name, without_redundant_tag
 from envmatrix.engines.docker_running import container_exit
 from envmatrix.engines.enroot import start_argv
 from envmatrix.errors import EngineError
@@ -153,9 +153,9 @@ def test_names_become_tags_that_docker_takes_and_stay_distinct() -> None:
 
 
 def test_a_tag_beside_a_digest_is_left_out_of_a_pull() -> None:
-    assert pull_reference("debian:bookworm-slim@sha256:ab") == "debian@sha256:ab"
-    assert pull_reference("host:5000/debian:x@sha256:ab") == "host:5000/debian@sha256:ab"
-    assert pull_reference("debian:x") == "debian:x"
+    assert without_redundant_tag("debian:bookworm-slim@sha256:ab") == "debian@sha256:ab"
+    assert without_redundant_tag("host:5000/debian:x@sha256:ab") == "host:5000/debian@sha256:ab"
+    assert without_redundant_tag("debian:x") == "debian:x"
 
 
 def test_long_names_that_differ_at_their_end_stay_distinct_and_short():
@@ -172,7 +172,7 @@ def with_cgroups(folder, kind):
 
 @pytest.mark.parametrize("swap", [True, False])
 def test_a_memory_limit_is_not_evaded_by_swapping(tmp_path, monkeypatch, swap):
-    monkeypatch.setattr(confinement, "_find_cgroup", with_cgroups(tmp_path, "cgroup v2"))
+    monkeypatch.setattr(confinement, "_find_usable_cgroup", with_cgroups(tmp_path, "cgroup v2"))
     monkeypatch.setattr(confinement, "remove_cgroup", lambda group: True)
     (tmp_path / "g").mkdir()
     if swap:
@@ -191,7 +191,7 @@ def test_a_memory_limit_is_not_evaded_by_swapping(tmp_path, monkeypatch, swap):
     ],
 )
 def test_a_quota_is_written_as_the_kernel_reads_it_and_docker_is_told_the_same(tmp_path, monkeypatch, kind, written):
-    monkeypatch.setattr(confinement, "_find_cgroup", with_cgroups(tmp_path, kind))
+    monkeypatch.setattr(confinement, "_find_usable_cgroup", with_cgroups(tmp_path, kind))
     monkeypatch.setattr(confinement, "remove_cgroup", lambda group: True)
     with confinement.prepare_confinement("g", Limits(9.0, cpu_quota=1.5)) as found:
         assert found.place.groups == (tmp_path / "g",)
@@ -201,7 +201,7 @@ def test_a_quota_is_written_as_the_kernel_reads_it_and_docker_is_told_the_same(t
 
 
 def test_one_group_of_version_2_holds_both_limits_and_is_entered_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(confinement, "_find_cgroup", with_cgroups(tmp_path, "cgroup v2"))
+    monkeypatch.setattr(confinement, "_find_usable_cgroup", with_cgroups(tmp_path, "cgroup v2"))
     monkeypatch.setattr(confinement, "remove_cgroup", lambda group: True)
     with confinement.prepare_confinement("g", Limits(9.0, cpu_quota=2.0, memory_bytes=2**30)) as found:
         assert found.place.groups == (tmp_path / "g",)

@@ -8,7 +8,7 @@ import pytest
 
 from envmatrix.api.program import bench
 from envmatrix.api.program import environments as program_environments
-from envmatrix.api.program.environments import outlook_text, time_text
+from envmatrix.api.program.environments import time_text, total_time_text
 from envmatrix.api.program.metric import choose_metric
 from envmatrix.api.program.request import ProgramRequest
 from envmatrix.errors import InputError, NothingRanError
@@ -213,7 +213,7 @@ def test_a_program_that_is_too_slow_for_its_budget_is_told_with_one_that_is_enou
     ],
 )
 def test_while_a_slow_program_runs_its_user_is_told_how_long_all_takes_at_least(asked, seconds, said):
-    assert outlook_text(seconds, 1, Overrides(**asked)) == said
+    assert total_time_text(seconds, 1, Overrides(**asked)) == said
 
 
 STEPS = "".join(f"step {number}: loss 0.5\n" for number in range(40)) + "throughput: 12.5 img/s\n"

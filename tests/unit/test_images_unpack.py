@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.build.unpack import unpack_tar, unpack_wheel
+from envmatrix.build.unpack import unpack_libraries, unpack_wheel
 from envmatrix.errors import EngineError
 
 
@@ -39,7 +39,7 @@ def test_members_of_a_package_land_flat_whatever_path_they_name(tmp_path: Path) 
         tmp_path / "t.tar",
         [("../../escaped.so", b"1", ""), ("/etc/absolute.so.1", b"2", ""), ("./usr/lib/x/libx.so.2.1", b"3", "")],
     )
-    assert unpack_tar(tar, place) == ["absolute.so.1", "escaped.so", "libx.so.2.1"]
+    assert unpack_libraries(tar, place) == ["absolute.so.1", "escaped.so", "libx.so.2.1"]
     assert names(tmp_path) == {"place", "t.tar"}
     assert (place / "libx.so.2.1").read_bytes() == b"3"
 
@@ -59,7 +59,7 @@ def test_links_lead_only_to_files_of_the_same_folder(tmp_path: Path) -> None:
             ("usr/lib/libloop.so.1", None, "libloop.so"),
         ],
     )
-    unpack_tar(tar, place)
+    unpack_libraries(tar, place)
     assert names(place) == {"libx.so", "libx.so.2", "libx.so.2.1"}
     for name in ("libx.so", "libx.so.2"):
         assert (place / name).resolve() == place / "libx.so.2.1"
@@ -98,4 +98,4 @@ def test_a_damaged_archive_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="is not a valid wheel"):
         unpack_wheel(tmp_path / "w.whl", tmp_path, ())
     with pytest.raises(EngineError, match="is not a valid tar"):
-        unpack_tar(tmp_path / "w.whl", tmp_path)
+        unpack_libraries(tmp_path / "w.whl", tmp_path)

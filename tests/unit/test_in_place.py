@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from envmatrix.block.overlay import find_root, remove_folder
+from envmatrix.block.program_overlay import find_root, remove_folder
 from envmatrix.matrix.model import Workload
-from envmatrix.trials.program.invocation import report_links
+from envmatrix.trials.program.invocation import report_linked_folders
 
 NOBODY = 65534
 #: Runs the words from argv[5] on in argv[1], works in argv[2], and leaves out the old metric argv[3].
@@ -21,7 +21,7 @@ DRIVER = """
 import json, os, subprocess, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[4])
-from envmatrix.block.overlay import find_root, make_overlay, remove_folder
+from envmatrix.block.program_overlay import find_root, make_overlay, remove_folder
 from envmatrix.block.process import Order, SupervisedProcess
 folder, work, metric = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 overlay = make_overlay(folder, work, metric)
@@ -193,10 +193,10 @@ def test_links_are_reported_with_the_reason(monkeypatch, tmp_path):
     monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path))
     workload = Workload(name="mine", command=("a",), files=str(Path.home()))
     lines = []
-    report_links([workload], [SimpleNamespace(starts_anywhere=True)], lines.append)
+    report_linked_folders([workload], [SimpleNamespace(starts_anywhere=True)], lines.append)
     assert len(lines) == 1
     assert "trials of mine run in a folder of links" in lines[0]
-    report_links([workload], [SimpleNamespace(starts_anywhere=False)], lines.append)
+    report_linked_folders([workload], [SimpleNamespace(starts_anywhere=False)], lines.append)
     assert len(lines) == 1
 
 
@@ -210,6 +210,6 @@ def test_a_script_outside_its_folder_is_reported_as_what_it_writes_there_stays(m
     for folder in ("mine", "runs"):
         command = ("python", str(tmp_path / "mine" / "train.py"), "/etc/hosts", "--lr", "0.1")
         workload = Workload(name="train", command=command, files=str(tmp_path / folder))
-        report_links([workload], [SimpleNamespace(starts_anywhere=True)], lines.append)
+        report_linked_folders([workload], [SimpleNamespace(starts_anywhere=True)], lines.append)
     (line,) = lines
     assert f"{tmp_path}/mine/train.py is outside {tmp_path}/runs" in line

@@ -126,9 +126,9 @@ def test_the_host_uses_the_arguments_of_the_page_and_no_others():
     assert {"--record=", "evidence"} <= {
         text.rpartition("{")[0] or text for text in texts(ROOT / "envmatrix/trials/environment_shell.py")
     }
-    assert {text[:-1] for text in texts(ROOT / "envmatrix/trials/data.py") if text.startswith("--")} == ARGUMENTS[
-        "data"
-    ]
+    assert {
+        text[:-1] for text in texts(ROOT / "envmatrix/trials/data_preparation.py") if text.startswith("--")
+    } == ARGUMENTS["data"]
 
 
 def test_the_benchmark_takes_every_argument_of_the_page():

@@ -149,7 +149,7 @@ def launcher(kubectl, tmp_path):
     experiment, said = SimpleNamespace(run=run, folder=RunFolder(tmp_path)), []
     made = BatchLauncher("kubernetes", Kubernetes(ASKED), experiment, said.append, None)
     files = BlockFolder(tmp_path / "kubernetes" / "b0003")
-    return SimpleNamespace(made=made, said=said, block=PendingBlock(3, {}, files, files.next_attempt(), job=NAME))
+    return SimpleNamespace(made=made, said=said, block=PendingBlock(3, {}, files, files.start_new_attempt(), job=NAME))
 
 
 def test_the_script_takes_its_node_and_its_pod_from_the_manifest(launcher):

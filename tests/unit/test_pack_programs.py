@@ -11,7 +11,7 @@ from envmatrix.matrix.model import Workload
 from envmatrix.runner.pack_archive import Entry, Manifest, unpack, write_archive
 from envmatrix.runner.pack_contents import make_manifest
 from envmatrix.runner.pack_programs import (
-    check_requirements_present,
+    check_inputs_outside_pack,
     collect_programs,
     not_packed_texts,
     use_local_programs,
@@ -68,7 +68,7 @@ def test_a_program_comes_along_and_is_there_where_it_is_reproduced(tmp_path, pro
     manifest = packed(tmp_path, run)
     assert sorted(manifest.files) == [f"program/w/{name}" for name in ("parts/__init__.py", "train.py", "train.sh")]
     matrix = elsewhere(tmp_path, run)
-    check_requirements_present(matrix, run, tmp_path / "there")
+    check_inputs_outside_pack(matrix, run, tmp_path / "there")
     root = Path(matrix.workloads["w"].files)
     assert program_files(matrix.workloads["w"]) == run.programs["w"]
     assert [os.access(root / name, os.X_OK) for name in ("train.sh", "train.py")] == [True, False]
@@ -106,12 +106,12 @@ def test_a_program_that_was_not_packed_is_missed_at_once_and_can_be_named(tmp_pa
     assert manifest.left_out == ("workload 'w': its program is not packed",)
     matrix = elsewhere(tmp_path, run)
     with pytest.raises(InputError, match="is not in the pack and does not exist on this machine") as caught:
-        check_requirements_present(matrix, run, tmp_path / "there")
+        check_inputs_outside_pack(matrix, run, tmp_path / "there")
     assert "--program w=FOLDER" in caught.value.remedy
-    check_requirements_present(use_local_programs(matrix, run, {"w": program}), run, tmp_path / "there")
+    check_inputs_outside_pack(use_local_programs(matrix, run, {"w": program}), run, tmp_path / "there")
     (program / "train.py").write_text("another")
     with pytest.raises(InputError, match="differs from the file that the run used"):
-        check_requirements_present(use_local_programs(matrix, run, {"w": program}), run, tmp_path / "there")
+        check_inputs_outside_pack(use_local_programs(matrix, run, {"w": program}), run, tmp_path / "there")
 
 
 @pytest.mark.parametrize("given", [{"x": "."}, {"w": "nowhere"}])
@@ -128,11 +128,11 @@ def test_what_lies_outside_is_said_and_missed_on_engine_local_alone(tmp_path, pr
     packed(tmp_path, run)
     assert f"workload 'w': {data} is not packed" in not_packed_texts(run, collect_programs(run))
     matrix = elsewhere(tmp_path, run)
-    check_requirements_present(matrix, run, tmp_path / "there")
+    check_inputs_outside_pack(matrix, run, tmp_path / "there")
     data.unlink()
     with pytest.raises(StoreError, match="is not in the pack and not on this machine"):
-        check_requirements_present(matrix, run, tmp_path / "there")
-    check_requirements_present(matrix, made(program, ("./train.sh", str(data)), "docker"), tmp_path / "there")
+        check_inputs_outside_pack(matrix, run, tmp_path / "there")
+    check_inputs_outside_pack(matrix, made(program, ("./train.sh", str(data)), "docker"), tmp_path / "there")
 
 
 def test_an_interpreter_is_said_and_missed(tmp_path, program):
@@ -141,14 +141,14 @@ def test_an_interpreter_is_said_and_missed(tmp_path, program):
         "interpreter /no/such/python is not packed"
     )
     with pytest.raises(InputError, match="/no/such/python, which is not in the pack and not on this machine"):
-        check_requirements_present(Matrix(workloads={}), run, tmp_path)
+        check_inputs_outside_pack(Matrix(workloads={}), run, tmp_path)
 
 
 def test_a_module_is_said_and_missed(tmp_path, program):
     run = made(program, modules=("Absent/9",))
     assert next(iter(not_packed_texts(run, collect_programs(run)))).startswith("module Absent/9 is not packed")
     with pytest.raises(EnvmatrixError, match="modules: Absent/9"):
-        check_requirements_present(Matrix(workloads={}), run, tmp_path)
+        check_inputs_outside_pack(Matrix(workloads={}), run, tmp_path)
 
 
 @pytest.mark.parametrize(("engine", "said"), [("local", ["/own/libx.so"]), ("docker", [])])

@@ -21,7 +21,7 @@ from envmatrix.runner import loop as runner
 from envmatrix.stats.comparisons.between_runs import compare_runs
 from envmatrix.stats.comparisons.within_run import compare_environments
 from envmatrix.stats.measurements import fold_trials, read_measurements
-from envmatrix.stats.stopping.missing_trials import missing_slots
+from envmatrix.stats.stopping.missing_and_surplus_trials import missing_slots
 from envmatrix.trials import orphans
 from tests.synthetic import Machine, copied, make_plan, make_trials, write_run
 from tests.unit.test_runner import Watcher

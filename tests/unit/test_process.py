@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.block import crowd, supervisor
+from envmatrix.block import fork_limit, supervisor
 from envmatrix.block import orphans as block_orphans
 from envmatrix.block import process as block
 from envmatrix.engines import confinement
@@ -354,9 +354,9 @@ while True:
 
 
 def test_a_program_that_forks_without_end_is_bounded_and_wholly_ended(tmp_path, monkeypatch):
-    for module in (crowd, confinement):
+    for module in (fork_limit, confinement):
         monkeypatch.setattr(module, "MOST_PROCESSES", 100)
-    monkeypatch.setattr(crowd, "MANY", 50)
+    monkeypatch.setattr(fork_limit, "MANY", 50)
     with confinement.prepare_confinement(f"envmatrix-test.{os.getpid()}", Limits(1.0)) as found:
         if not os.geteuid() and not found.place.groups:
             pytest.skip("root may make no control group for processes here")

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from envmatrix.__main__ import main
-from envmatrix.block.crowd import MOST_PROCESSES
+from envmatrix.block.fork_limit import MOST_PROCESSES
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Image

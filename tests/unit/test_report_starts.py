@@ -21,7 +21,7 @@ from envmatrix.report.summary import summarise
 from envmatrix.report.tables.starts import step_time_sparkline
 from envmatrix.report.warning import WarningKind
 from envmatrix.results import trial_of
-from envmatrix.stats.steady_state.startup import first_seconds_note
+from envmatrix.stats.steady_state.startup import only_first_seconds_note
 from tests.synthetic import Machine, make_plan, write_run
 
 COURSES = {
@@ -107,7 +107,7 @@ def test_an_answer_of_the_first_seconds_of_a_program_says_so_in_every_report(fol
 def test_it_is_not_said_of_ten_seconds_and_more_nor_of_programs_of_ones_own(folder, body, says):
     summary = summarise(folder)
     workload = Workload.model_validate({"name": "cnn", **body})
-    assert bool(first_seconds_note(summary.plan.arms[0], summary.measured, workload)) is says
+    assert bool(only_first_seconds_note(summary.plan.arms[0], summary.measured, workload)) is says
 
 
 def test_every_report_tells_it(looked):

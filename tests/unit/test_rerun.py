@@ -72,7 +72,7 @@ def two(tmp_path, monkeypatch):
     """Return a project with two folders, each with a matrix and a lock with the same name."""
     monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(images, "find_engine", lambda name, places: FromLocks(places, name))
-    monkeypatch.setattr(experiment, "pin_data_sets", lambda workloads, *_: dict(workloads))
+    monkeypatch.setattr(experiment, "prepare_data_sets", lambda workloads, *_: dict(workloads))
     monkeypatch.chdir(tmp_path)
     for side, version in (("before", "2.12"), ("after", "2.13")):
         locks = tmp_path / side / "containers" / "locks"

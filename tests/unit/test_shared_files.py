@@ -69,7 +69,7 @@ def failing(monkeypatch, slept):
 @pytest.fixture
 def block(tmp_path):
     files = BlockFolder(tmp_path / "b0000")
-    assert files.next_attempt() == 1
+    assert files.start_new_attempt() == 1
     (files.path / "t1").mkdir()
     (files.path / "t1" / "end").write_text(json.dumps(GOOD))
     return files
@@ -99,7 +99,7 @@ def test_an_attempt_that_cannot_be_read_is_not_taken_for_none(block, failing, nu
     assert block.attempt == 1
     failing("attempt", number, times=10**6)
     with pytest.raises(StoreError, match="attempt"):
-        block.next_attempt()
+        block.start_new_attempt()
 
 
 @pytest.mark.parametrize("number", PASSING)

@@ -5,7 +5,7 @@ import pytest
 from bench.evidence import onednn
 from envmatrix.evidence.paths import SHORT_PATHS
 from envmatrix.evidence.record import read_evidence
-from envmatrix.evidence.settings_in_effect import settled
+from envmatrix.evidence.settings_comparison import settled
 from envmatrix.trials.verification import verify_evidence
 from tests.shipped_levels import ALREADY, environment, levels, matrix, unverified
 

@@ -64,7 +64,7 @@ def test_a_task_runs_the_script_of_its_block_and_calls_itself_as_slurm_does(tmp_
     folder = tmp_path / "it's a $run"
     for block in (0, 12):
         files = BlockFolder(folder / f"b{block:04d}")
-        assert files.next_attempt() == 1
+        assert files.start_new_attempt() == 1
         made = replace(job(folder, block), package=copy_package(folder))
         files.order(1).write_text(made.order.text())
         files.script(1).write_text(block_script(made))
@@ -85,7 +85,7 @@ def test_a_task_is_found_by_the_name_of_its_block():
 
 def test_a_task_that_is_gone_before_it_began_was_cancelled_if_its_array_is_known(tmp_path):
     files = BlockFolder(tmp_path / "b0002")
-    pending = PendingBlock(2, {}, files, files.next_attempt(), job="70_2")
+    pending = PendingBlock(2, {}, files, files.start_new_attempt(), job="70_2")
     other, own = (queued_job(job, "envmatrix-0-b", "RUNNING", "n1", "None") for job in ("70_1", "70_2"))
     assert job_of(pending, [other, own]) is own
     assert explain_loss(job_of(pending, [other]), "", None, {}).give_up
@@ -117,7 +117,7 @@ def launcher(tmp_path, monkeypatch):
     made = SlurmLauncher(SimpleNamespace(run=run, folder=RunFolder(tmp_path)), SlurmClient(), said.append, None)
 
     def prepare(pending, work):
-        pending.attempt = pending.files.next_attempt()
+        pending.attempt = pending.files.start_new_attempt()
         yield from ()
         return job(tmp_path, pending.block)
 

@@ -237,10 +237,10 @@ def test_a_trial_whose_line_was_set_aside_is_not_passed_over_as_done_by_the_next
     made = SlurmLauncher(experiment, None, print, None)
     groups = TrialGrouper(experiment, print)
     files, slots = block_orders.block_folder(made._experiment, 0), plan.block(0)
-    files.next_attempt()
+    files.start_new_attempt()
     for slot in slots:
         files.forget(slot.trial)
-    pending = made._pending_block(
+    pending = made._clean_unfinished_block(
         0, slots, SimpleNamespace(is_done=lambda trial: trial == slots[0].trial, groups_of=groups)
     )
     assert list(pending.slots) == [slot.trial for slot in slots[1:]]
@@ -255,7 +255,7 @@ def test_a_job_of_an_earlier_start_that_has_nothing_left_to_do_is_not_waited_for
     launcher = SlurmLauncher(made, client, said.append, None)
     client.jobs = lambda: [queued_job("7", f"{launcher._prefix}b0000", "RUNNING", "n1", "None")]
     files = block_orders.block_folder(made, 0)
-    files.plan(files.next_attempt(), [slot.trial for slot in made.plan.block(0)])
+    files.plan(files.start_new_attempt(), [slot.trial for slot in made.plan.block(0)])
     work = SimpleNamespace(is_done=lambda trial: True, groups_of=TrialGrouper(made, said.append))
     assert list(launcher._adopt(work)) == []
     assert (launcher._pending_blocks, said) == ({}, [])

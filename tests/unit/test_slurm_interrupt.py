@@ -28,7 +28,7 @@ def launcher(tmp_path, ask):
     run = SimpleNamespace(design=design, created="2026", skipped={}, workloads={}, launcher_options={})
     made = SlurmLauncher(SimpleNamespace(run=run, folder=RunFolder(tmp_path)), Client(), said.append, ask)
     files = BlockFolder(tmp_path / "b0000")
-    made._pending_blocks[0] = PendingBlock(0, {}, files, files.next_attempt(), job="7")
+    made._pending_blocks[0] = PendingBlock(0, {}, files, files.start_new_attempt(), job="7")
     return made, files
 
 

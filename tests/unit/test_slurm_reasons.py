@@ -4,7 +4,7 @@ import pytest
 
 from envmatrix.errors import InputError
 from envmatrix.launchers.slurm.partitions import check, read_partitions
-from envmatrix.launchers.slurm.reasons import remedy, waits_for_nodes, waits_for_own
+from envmatrix.launchers.slurm.reasons import needs_unavailable_nodes, remedy, waits_for_own
 from envmatrix.matrix import Slurm
 
 #: Resources that Slurm counts, as in its reason codes (src/common/job_state_reason.c of versions 20 to 26).
@@ -76,8 +76,8 @@ def test_what_goes_away_is_waited_for(reason):
 
 def test_what_a_users_other_jobs_hold_and_what_nodes_hold_are_told_apart():
     assert {reason for reason in WAITS | OF_USER if waits_for_own(reason)} == OF_USER
-    assert {reason.split()[0] for reason in WAITS if waits_for_nodes(reason)} == {"ReqNodeNotAvail,", "Nodes"}
-    assert not waits_for_nodes("ReqNodeNotAvail, Reserved for maintenance")
+    assert {reason.split()[0] for reason in WAITS if needs_unavailable_nodes(reason)} == {"ReqNodeNotAvail,", "Nodes"}
+    assert not needs_unavailable_nodes("ReqNodeNotAvail, Reserved for maintenance")
 
 
 SHOWN = """\

@@ -91,7 +91,7 @@ def shell(tmp_path):
 
     def run(argv, needs=(), nodes=2, **options):
         files = BlockFolder(folder)
-        attempt = files.next_attempt()
+        attempt = files.start_new_attempt()
         trial = TrialOrder("t", "t", argv, {"A": "a b"}, 20.0, ["PATH"], Place((0,)), list(map(str, needs)), nodes)
         order = BlockOrder("run r, block 0", str(folder), attempt, [Part("t", [trial])], options.get("busy", 1.0))
         variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": "/"}

@@ -55,7 +55,7 @@ while left:
     if left == 2 and how == "waits":
         open(f"{shared}/waits", "w").close()
         signal.pause()
-gate.end()
+gate.wait_for_others()
 os.kill(child, signal.SIGKILL)
 print("done", flush=True)
 """
@@ -189,7 +189,7 @@ def test_a_job_that_is_cancelled_leaves_nothing_stopped_and_nothing_done(turning
     assert set(turning.ends("t1", "t2", "t3").values()) == {None}
     assert turning.files.losses("t1") == 1
     (turning.shared / "turns").unlink()
-    again = turning.files.next_attempt()
+    again = turning.files.start_new_attempt()
     assert turning.run(turning.write([turning.group("", "", "")], again)) == 0
     assert len(turning.turns()) == 9, "all run again"
     assert all(end.exit.ok for end in turning.ends("t1", "t2", "t3").values())
@@ -223,6 +223,6 @@ def test_trials_whose_job_was_suspended_all_run_again_and_say_so(turning):
 
 def test_a_group_of_a_superseded_attempt_does_not_begin(turning):
     old = turning.write([turning.group("", "")])
-    turning.files.next_attempt()
+    turning.files.start_new_attempt()
     assert turning.run(old) == 0
     assert turning.files.starts() == []

@@ -13,7 +13,7 @@ import pytest
 from envmatrix.api import answers
 from envmatrix.errors import InputError
 from envmatrix.evidence.record import StepThread, read_record
-from envmatrix.report.explanation import _percent, are_of_process, line_of, reasons_of, tree_of
+from envmatrix.report.explanation import _share_text, are_of_process, line_of, reasons_of, tree_of
 from envmatrix.report.formats.exports import effects_csv, trials_csv
 from envmatrix.report.formats.html_file import to_html
 from envmatrix.report.formats.json_file import summary_to_json
@@ -283,7 +283,7 @@ def test_the_difference_between_runs_is_not_explained_unless_it_is_shown(tmp_pat
 @pytest.mark.parametrize(("mean", "shown"), [(0.69, "69 [41, 108] % of the difference"), (-1.02, ""), (1.67, "")])
 def test_a_share_below_none_or_above_all_is_not_shown(mean, shown):
     """Parts of opposite signs gave -102 % and 167 % of a difference, which nobody could read."""
-    assert _percent(Interval(mean, 0.41, 1.08)) == shown
+    assert _share_text(Interval(mean, 0.41, 1.08)) == shown
 
 
 @pytest.mark.parametrize("phases", [0.2, 1.0])

@@ -21,7 +21,7 @@ from envmatrix.stats.comparisons.replication import Answer
 from envmatrix.stats.comparisons.result import Status
 from envmatrix.stats.effects import Flag, Verdict
 from envmatrix.stats.measurements import fold_trials
-from envmatrix.stats.metrics import Metric, show_value
+from envmatrix.stats.metrics import Metric, format_with_unit
 from envmatrix.system import project
 from envmatrix.system.plugins import ExtensionError
 from envmatrix.system.topics import (
@@ -43,7 +43,9 @@ TEXT = project.documentation_pages()[PAGE].read_text(encoding="utf-8")
 
 def test_every_verdict_mark_and_warning_of_the_code_is_a_word_of_the_table():
     said = {word.replace(" ", "-") for kind in (Verdict, Status, Answer) for word in get_args(kind)}
-    others = {Metric("accuracy", "accuracy", "%", "higher", show_value).said(word) for word in ("faster", "slower")}
+    others = {
+        Metric("accuracy", "accuracy", "%", "higher", format_with_unit).said(word) for word in ("faster", "slower")
+    }
     assert said | others == set(VERDICTS)
     assert len(others - said) == 2
     assert [kind.value for kind in WarningKind] == list(WARNINGS)

@@ -86,7 +86,7 @@ class TestTheSpace:
         text = "version: 2\ninclude: [envmatrix:recipes, envmatrix:hugepages]\nenvironments: {baseline: {}}\n"
         text += "workloads: {own: {command: [python, x.py]}}\n"
         matrix = parse(text, default_matrix())
-        levels = {one.name: tuple(one.levels) for one in matrix.factors.values() if not one.is_image}
+        levels = {one.name: tuple(one.levels) for one in matrix.factors.values() if not one.changes_files}
         found = build_space(matrix, levels, (), "baseline", {"logical_cpus": "2", "physical_cores": "2"})
         names = {found.name(row): found.chosen(row) for row in range(1, len(found.codes))}
         assert len(names) == len(found.codes) - 1 > 3000

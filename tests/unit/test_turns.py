@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envmatrix.block.interleave import turn_order, turns_after_batch
+from envmatrix.block.interleave import turn_order, turns_done_after
 from envmatrix.block.memory import free_memory, usable_memory
 from envmatrix.block.turn_gate import FOLDER, GateError, open_gate
 from envmatrix.engines.catalog import ENGINES
@@ -180,7 +180,7 @@ def test_there_are_no_more_smaller_groups_than_a_reference_has_turns():
 @given(st.integers(1, 9).flatmap(lambda waves: st.tuples(st.just(waves), st.integers(waves, 99))))
 def test_a_reference_has_turns_in_every_smaller_group_and_all_of_them_at_the_end(asked):
     waves, turns_there = asked
-    ends = [turns_after_batch(wave, waves, turns_there) for wave in range(waves)]
+    ends = [turns_done_after(wave, waves, turns_there) for wave in range(waves)]
     assert all(later > sooner for sooner, later in itertools.pairwise([0, *ends]))
     assert ends[-1] == turns_there
 

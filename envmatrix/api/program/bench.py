@@ -19,9 +19,9 @@ from envmatrix.api.atlas import order_environments
 from envmatrix.api.program.environments import (
     fit_environments,
     left_out_text,
-    outlook_text,
     overridden_environments,
     time_text,
+    total_time_text,
     usable_environments,
 )
 from envmatrix.api.program.metric import check_patterns, choose_metric
@@ -110,7 +110,7 @@ def make_matrix(
     with cleanup_on_failure(workloads, progress):
         run_setup(workloads, progress)
         image = request.image(program.interpreter)
-        outlook = partial(outlook_text, workloads=len(workloads), overrides=overrides)
+        outlook = partial(total_time_text, workloads=len(workloads), overrides=overrides)
         first_run = _run_program(workloads[0], image, request.warmup, progress, show, request.place, outlook)
         own = tuple(own_settings(first_run.record.evidence or Evidence(), map(Path, program.command)))
         template = replace(template, torch=_runs_torch(first_run.record))
@@ -266,7 +266,7 @@ def _passed_variables(program: ProgramCommand) -> tuple[str, ...]:
     for script in scripts_outside(program.command, Path.cwd()):
         sources += [Path(script), *itertools.islice(Path(script).parent.glob("*.py"), 200)]
     own_variables = ("LD_PRELOAD", "PYTHONNOUSERSITE", "PYTHONDONTWRITEBYTECODE", "PYTHONHASHSEED")
-    fast = [name for name in os.environ if bench_options.bears_on_performance(name)]
+    fast = [name for name in os.environ if bench_options.is_always_recorded(name)]
     variables = {
         *likely_needed_variables(sources),
         *(name for name in fast if not name.startswith(("LC_", "BENCH_", "LANG", "TMPDIR"))),

@@ -19,7 +19,7 @@ from envmatrix.trials.images import ImageBuilder, prepare_images
 from envmatrix.trials.overrides import Overrides
 from envmatrix.trials.program.settings import find_conflict
 from envmatrix.trials.program.trial_run import TrialRunResult
-from envmatrix.units import TIME_MARGIN, as_duration, is_too_long, parse_duration
+from envmatrix.units import TIME_MARGIN, as_duration, is_too_long_to_suggest, parse_duration
 
 #: Without --budget: as many environments as get a verdict within these seconds of blocks, but at least the minimum. The
 #: rest of three minutes is for `pip install`, the trial run, the libraries and the table.
@@ -117,11 +117,11 @@ def left_out_text(
     if overrides.environments or not left_out:
         return ""
     all_s = arm_time_s(first_run.wall_s * len(starter.workloads), overrides) * (len(usable) + 2)
-    budget_note = "" if is_too_long(all_s) else f" (`--budget {as_duration(all_s)}` tests all)"
+    budget_note = "" if is_too_long_to_suggest(all_s) else f" (`--budget {as_duration(all_s)}` tests all)"
     return f"not tested yet: {', '.join(left_out)}{budget_note}"
 
 
-def outlook_text(trial_s: float, workloads: int, overrides: Overrides) -> str:
+def total_time_text(trial_s: float, workloads: int, overrides: Overrides) -> str:
     """Return how much longer than ``trial_s`` all takes, while the trial run is not over; '' if nothing is decided."""
     blocks = overrides.min_blocks or _MIN_BLOCKS
     if 0 < (overrides.max_blocks or 0) < blocks:
@@ -143,7 +143,7 @@ def time_text(budget_s: float, trial_s: float, arms: int, overrides: Overrides) 
         text = f"budget {as_duration(budget_s)}: time for {fit} like the trial run; a verdict needs {blocks * arms}"
         if budget_s >= all_s:
             return text
-        budget = [] if is_too_long(all_s * TIME_MARGIN) else [f"--budget {as_duration(all_s * TIME_MARGIN)}"]
+        budget = [] if is_too_long_to_suggest(all_s * TIME_MARGIN) else [f"--budget {as_duration(all_s * TIME_MARGIN)}"]
         ways = " or ".join(budget + ["fewer steps or epochs"] * is_long)
         one_block = f". One block of {arms} runs in any case: {as_duration(arms * trial_s)}"
         return f"{text}{': use ' if ways else ''}{ways}{one_block if budget_s < arms * trial_s else ''}"

@@ -47,6 +47,6 @@ def make_default_space(generated: GeneratedMatrix, file: Path) -> tuple[Matrix, 
             or not find_conflict(generated.own, body.env, parse_claims(body.claims), body.cpus)
         )
         for factor in matrix.factors.values()
-        if not factor.is_image and (factor.name in _GPU_FACTORS or not generated.on_gpu)
+        if not factor.changes_files and (factor.name in _GPU_FACTORS or not generated.on_gpu)
     }
     return matrix, levels

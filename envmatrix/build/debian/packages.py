@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from envmatrix.build.cache import Cache, tool_error
 from envmatrix.build.lockfile import PinnedPackage
-from envmatrix.build.unpack import unpack_tar
+from envmatrix.build.unpack import unpack_libraries
 from envmatrix.errors import EngineError, Where
 from envmatrix.system.architectures import package_name, this_architecture
 from envmatrix.system.host import os_release
@@ -109,7 +109,7 @@ class Apt:
     def find(self, alternatives: str) -> PinnedPackage:
         """Return the first package of 'a | b' that exists. Raises EngineError if there is none."""
         names = [name.strip() for name in alternatives.split("|")]
-        for _ in self._before_and_after_update():
+        for _ in self._attempts_around_update():
             for name in filter(_PACKAGE.match, names):
                 result = run(print_uris_argv(self.options(), name), limit_s=_APT_S)
                 if result.exit.ok and (pins := parse_pins(result.stdout)):
@@ -119,7 +119,7 @@ class Apt:
             f"{self.lists or distribution_name() or 'any distribution (apt is not installed)'}"
         )
 
-    def _before_and_after_update(self) -> Iterator[None]:
+    def _attempts_around_update(self) -> Iterator[None]:
         """Yield, update the package lists, and yield again."""
         yield
         with self.cache.exclusive_lock("apt"):
@@ -132,7 +132,7 @@ class Apt:
         Raises EngineError if a version is no longer available.
         """
         package_versions = [f"{pin.name}={pin.version}" for pin in pins]
-        for _ in self._before_and_after_update():
+        for _ in self._attempts_around_update():
             argv = ["apt-get", *self.options(), "--quiet=2", "download", "--", *package_versions]
             result = run(argv, limit_s=_DOWNLOAD_S, cwd=folder)
             files = [folder / pin.file for pin in pins]
@@ -153,4 +153,4 @@ def unpack_deb(deb: Path, folder: Path, scratch: Path) -> list[str]:
         raise EngineError(
             f"dpkg-deb {exit_status} on {deb.name}", where=Where(deb), remedy=f"remove {deb} and try again"
         )
-    return unpack_tar(tar, folder)
+    return unpack_libraries(tar, folder)

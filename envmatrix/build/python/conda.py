@@ -117,7 +117,7 @@ def _install(
     from rattler import install
 
     progress(f"installing {len(records)} conda packages")
-    _check_files(records)
+    _check_local_packages_match_lock(records)
     _run_rattler(
         "conda packages cannot be installed",
         f"if a cached file may be damaged, remove {cache.root / 'conda'} and try again",
@@ -135,7 +135,7 @@ def _install(
         share_bytecode(cache, place)
 
 
-def _check_files(records: Sequence[RepoDataRecord]) -> None:
+def _check_local_packages_match_lock(records: Sequence[RepoDataRecord]) -> None:
     """Reject a local package file that differs from the lock: rattler checks only what it downloads."""
     for record in records:
         if not record.url.startswith("file://") or record.sha256 is None:

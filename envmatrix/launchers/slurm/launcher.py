@@ -221,7 +221,7 @@ class SlurmLauncher(BatchLauncher):
         """Return what to change if a job that waits for this reason can never start, otherwise None."""
         if reasons.waits_for_own(reason) and self._client.runs_nothing():
             return f"no job of yours runs, so it asks for more than a user may have: {reasons.SIZE}"
-        if reasons.waits_for_nodes(reason):
+        if reasons.needs_unavailable_nodes(reason):
             try:
                 self._node_for(pending.block, "")
             except SilentError:

@@ -31,6 +31,6 @@ def waits_for_own(reason: str) -> bool:
     return bool(_OF_USER.fullmatch(reason.split(",")[0]))
 
 
-def waits_for_nodes(reason: str) -> bool:
+def needs_unavailable_nodes(reason: str) -> bool:
     """Return whether nodes that it needs are down; it never starts only if too few others are left."""
     return bool(_NODES_DOWN.match(reason))

@@ -25,7 +25,7 @@ def split_json_list(lines: Sequence[str], readings: Sequence[Reading]) -> list[l
     """
     if len(readings) < 2 or not all(_MEMBER.fullmatch(reading.line) for reading in readings):
         return []
-    entries = [_read_members(lines, reading.number) for reading in readings]
+    entries = [_fields_of_object_at(lines, reading.number) for reading in readings]
     keys = [key for key in (*_NAMES, *_SETTINGS) if _tells_apart([entry.get(key, "") for entry in entries])]
     groups: dict[tuple[str, ...], list[Reading]] = {}
     for entry, reading in zip(entries, readings, strict=True):
@@ -34,7 +34,7 @@ def split_json_list(lines: Sequence[str], readings: Sequence[Reading]) -> list[l
     return list(groups.values()) if len(groups) > 1 and not is_log else []
 
 
-def _read_members(lines: Sequence[str], number: int) -> Mapping[str, str]:
+def _fields_of_object_at(lines: Sequence[str], number: int) -> Mapping[str, str]:
     """Return the members of the object that contains a line."""
     indent = _indent(lines[number])
     around = (range(number, -1, -1), range(number + 1, len(lines)))

@@ -109,7 +109,7 @@ class Reading:
     key: tuple[str, ...]
     extra: str = ""
 
-    def matches_summary(self, summary: Reading) -> bool:
+    def counts_the_same_as(self, summary: Reading) -> bool:
         """Return whether a summary can cover this number: both count the same thing, or one names nothing."""
         descriptions = [_NOT_NOUNS.sub("", f"{reading.key[0]} {reading.unit}".lower()) for reading in (self, summary)]
         nouns = [{word.rstrip("s") for word in re.findall(r"[^\W\d_]+", text)} for text in descriptions]
@@ -243,7 +243,7 @@ def _speed_order(field: bench.NumberField, text: str, *, counts_flops: bool) -> 
         return (
             (_rate_order(label), "")
             if says_speed and not _is_time_label(label)
-            else _time_order(label, "", counts_flops=counts_flops)
+            else _time_category(label, "", counts_flops=counts_flops)
         )
     if unit.kind == "rate":
         is_speed = says_speed or not re.search(r"\btime\b|latency", label)
@@ -257,14 +257,14 @@ def _speed_order(field: bench.NumberField, text: str, *, counts_flops: bool) -> 
     if unit.per:
         return EPOCH_TIME if unit.per.startswith("epoch") else STEP_TIME, unit.text
     follows = re.match(r" ?[A-Za-z]", text[field.unit_end :])
-    return None if says_speed or follows else _time_order(label, unit.text, counts_flops=counts_flops)
+    return None if says_speed or follows else _time_category(label, unit.text, counts_flops=counts_flops)
 
 
 def _is_time_label(label: str) -> bool:
     return re.search(r"(?<![/\w])(?:s|sec|secs|ms|us|seconds) ?(?:/|per) ?(?!s\b|gpu|device)[a-z]", label) is not None
 
 
-def _time_order(label: str, unit: str, *, counts_flops: bool) -> tuple[int, str] | None:
+def _time_category(label: str, unit: str, *, counts_flops: bool) -> tuple[int, str] | None:
     """Return what a time measures; None unless its label or its line describes a step or another unit of work."""
     per = _PER_SOMETHING.search(label) is not None
     if not _TIMES.search(label) or (_OTHER_TIMES.search(label) and not per):

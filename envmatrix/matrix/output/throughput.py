@@ -227,7 +227,7 @@ def _best_kinds(kinds: Sequence[Sequence[Reading]]) -> list[Sequence[Reading]]:
     candidates = [group for group in candidates if not group[-1].by_device] or candidates
     summaries = [group[-1] for group in candidates if group[-1].summary]
     candidates = [
-        group for group in candidates if group[-1].summary or not any(map(group[-1].matches_summary, summaries))
+        group for group in candidates if group[-1].summary or not any(map(group[-1].counts_the_same_as, summaries))
     ]
     if lowest_order < STEPS and not _rates_agree(candidates, steps):
         candidates += steps

@@ -38,7 +38,7 @@ def _figures(number: int, rows: Sequence[AtlasRow]) -> dict[str, Markup]:
     }
 
 
-def _levels(row: AtlasRow) -> str:
+def _changed_levels(row: AtlasRow) -> str:
     """Return the levels that differ from the reference."""
     return ", ".join(f"{factor}: {after}" for factor, (_, after) in row.first.changes.items())
 
@@ -54,13 +54,13 @@ def _forest_rows(row: AtlasRow) -> Iterator[ForestRow]:
         kind = verdict_of(*interval, 0.0)
         yield ForestRow(name, words, kind, general.ratio, interval, general.prediction, shape=3, heading=True)
     for one in sorted(row.machines, key=lambda one: -one.effect.ratio):
-        yield _machine_row(one, is_thin=_is_thin(row))
+        yield _machine_row(one, is_thin=_has_too_many_machines_to_name(row))
         later = row.later.find(one.machine) if row.later else None
-        if later and not _is_thin(row):
+        if later and not _has_too_many_machines_to_name(row):
             yield steady_row(later)
 
 
-def _is_thin(row: AtlasRow) -> bool:
+def _has_too_many_machines_to_name(row: AtlasRow) -> bool:
     """Return whether the machines of a row are too many to name each in a figure."""
     return len(row.machines) > _MOST_NAMED
 
@@ -78,5 +78,12 @@ def to_html(atlas: Atlas) -> str:
     return (
         page_environment()
         .get_template("atlas.html.j2")
-        .render(atlas=atlas, tables=tables, sections=sections, levels=_levels, is_thin=_is_thin, **page_values(0))
+        .render(
+            atlas=atlas,
+            tables=tables,
+            sections=sections,
+            levels=_changed_levels,
+            is_thin=_has_too_many_machines_to_name,
+            **page_values(0),
+        )
     )

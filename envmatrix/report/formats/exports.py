@@ -31,7 +31,7 @@ from envmatrix.report.tables.columns import effect_values, value_names
 from envmatrix.stats.arrays import Bools, Floats, Integers
 from envmatrix.stats.measurements import OUTCOMES, WORK_COLUMNS
 from envmatrix.stats.metrics import METRICS, OWN_COLUMN_PREFIXES, THROUGHPUT, Metric
-from envmatrix.stats.primary_metric import own_metrics
+from envmatrix.stats.primary_metric import further_metrics
 from envmatrix.stats.step_account import COLUMNS
 from envmatrix.system.bench_options import options
 from envmatrix.system.printable import printable_text
@@ -168,7 +168,7 @@ def _pyperf_benchmarks(summary: Summary, arm: Arm, created: str) -> Iterator[dic
     A trial gives one value, because pyperf's tests assume independent values, unlike the steps of one process.
     """
     primary = summary.analysis.primary[arm.workload]
-    for metric in (primary, *own_metrics(summary.run.workloads.get(arm.workload))):
+    for metric in (primary, *further_metrics(summary.run.workloads.get(arm.workload))):
         values = _pyperf_values(summary, arm, metric)
         name = f"{arm.workload}@{arm.engine}" + ("" if metric is primary else f" {metric.label}")
         unit = "byte" if metric.unit == "B" and metric.better == "lower" else "second"

@@ -19,7 +19,7 @@ from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.arm_facts import ArmFacts
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import METRICS, THROUGHPUT, Metric, show_bytes, show_rate, show_seconds
-from envmatrix.stats.primary_metric import own_metrics
+from envmatrix.stats.primary_metric import further_metrics
 from envmatrix.stats.steady_state.startup import Start
 
 _OWN = "Ratios above 1 are better, also for times and sizes; the intervals of one metric are simultaneous."
@@ -111,7 +111,7 @@ def own_table(run: Run, measured: Measurements, analysis: Analysis) -> PlainTabl
     rows = [
         _own_row(arm, metric, measured, analysis)
         for arm in run.plan.arms
-        for metric in own_metrics(run.workloads.get(arm.workload))
+        for metric in further_metrics(run.workloads.get(arm.workload))
         if metric.name in measured.table
     ]
     head = ("workload", "environment", "metric", "better", "mean", "ratio", "95 % CI", "verdict")

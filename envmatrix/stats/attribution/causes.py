@@ -288,12 +288,17 @@ def _checked(
     for parts, other in arms.values():
         changed = tuple(levels_changed(other, reference).items())
         is_other = parts.arm.name != case.parts.arm.name
-        if is_other and len(changed) == 1 and changed[0] in wanted and same_events(parts, case.parts, rule):
+        if (
+            is_other
+            and len(changed) == 1
+            and changed[0] in wanted
+            and event_counts_change_alike(parts, case.parts, rule)
+        ):
             return Finding(rule, brings_back(parts.whole, case.parts.whole), parts)
     return Finding(rule)
 
 
-def same_events(one: StepParts, case: StepParts, rule: Rule) -> bool:
+def event_counts_change_alike(one: StepParts, case: StepParts, rule: Rule) -> bool:
     """Return whether the intervention changed the number of events in the same direction, if they are counted."""
     if not rule.event:
         return True

@@ -18,9 +18,9 @@ from envmatrix.stats.attribution.causes import (
     Finding,
     Rule,
     brings_back,
+    event_counts_change_alike,
     explained,
     findings,
-    same_events,
 )
 from envmatrix.stats.attribution.step_parts import Interval, StepParts, agrees, pair_parts, step_parts
 from envmatrix.stats.effects import Effect, Flag
@@ -253,7 +253,7 @@ def _confirmation(wanted: Wanted, parts: Mapping[str, StepParts], analysis: Anal
         reason = no_verdict(trial_effect) if trial_effect else ""
         why = f"no verdict for {arm.environment} in this run{reason and f': {reason}'}"
         return Confirmation(wanted, None, effect, other, why)
-    if not same_events(other, effect, wanted.rule):
+    if not event_counts_change_alike(other, effect, wanted.rule):
         why = f"{wanted.by} did not change the {EVENTS[wanted.rule.event][1]} here"
         return Confirmation(wanted, None, effect, other, why)
     answer = brings_back(other.whole, effect.whole)

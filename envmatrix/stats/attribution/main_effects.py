@@ -13,7 +13,7 @@ import numpy as np
 from envmatrix.plan import Arm
 from envmatrix.stats.arrays import Floats
 from envmatrix.stats.attribution.contrasts import MOST_DRAWN, Estimate, contrast_family, estimate_contrasts
-from envmatrix.stats.effects import LEVEL, Effect, may_be_best
+from envmatrix.stats.effects import LEVEL, Effect, can_be_called_best
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric
 from envmatrix.stats.pairing import Views, log_ratios_over_copies, logs_of, summarise_pairs
@@ -244,7 +244,7 @@ def attribute_gain(
     gain_summary = summarise_pairs(gains.measured)
     if not gain_summary.blocks.all():
         return None
-    is_barred = [name in table and not may_be_best(table[name]) for name in cells.names]
+    is_barred = [name in table and not can_be_called_best(table[name]) for name in cells.names]
     fastest = int(np.argmax(np.where(is_barred, -np.inf, gain_summary.mean)))
     best = cells.names.index(recommended) if recommended in cells.names else fastest
     shares = _shares(cells, best, gain_summary.mean, needed, level)

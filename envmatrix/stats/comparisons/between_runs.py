@@ -30,7 +30,7 @@ from envmatrix.stats.quality.contention import Waiting, contended, cpu_waits
 from envmatrix.stats.quality.equal_work import work_differences_between_runs
 from envmatrix.stats.quality.slow_trials import describe_slow_trials
 from envmatrix.stats.steady_state.effect import steps_of_trial, went_on
-from envmatrix.stats.steady_state.later_steps import CHANGE, WATCHED
+from envmatrix.stats.steady_state.later_speed import CHANGE, WATCHED
 from envmatrix.stats.stopping.alpha_spending import confidence_level
 
 #: Processes that went on for times that differ by a larger factor are not compared.

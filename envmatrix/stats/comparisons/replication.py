@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from envmatrix.stats.analysis import Analysis, is_verdict_pending
+from envmatrix.stats.analysis import Analysis, is_blocked_by_slow_trials
 from envmatrix.stats.effects import LEVEL, Effect, Flag
-from envmatrix.stats.inference.welch import means_of_effect, quotient
+from envmatrix.stats.inference.welch import mean_log_ratios, quotient
 from envmatrix.stats.quality.contention import EXPLAINED
 from envmatrix.stats.quality.slow_trials import LEAST_BLOCKS
 
@@ -61,7 +61,7 @@ def _unsure_reason(run: Analysis, effect: Effect | None) -> str:
     """Return why the effect of a run cannot be compared with that of another run, or '' if it can."""
     if effect is None:
         return ""
-    if is_verdict_pending(run, (effect.arm, effect.reference), effect.blocks):
+    if is_blocked_by_slow_trials(run, (effect.arm, effect.reference), effect.blocks):
         return f"one side has outliers: then a verdict needs {LEAST_BLOCKS} blocks"
     if effect.withheld == Flag.CONTENDED:
         return EXPLAINED
@@ -77,7 +77,7 @@ def difference_interval(
 
     If one has slow trials, the interval is valid both with them and without them.
     """
-    old_means, new_means = means_of_effect(one), means_of_effect(other)
+    old_means, new_means = mean_log_ratios(one), mean_log_ratios(other)
     if old_means is None or new_means is None:
         return None
     views = [quotient(*pair, max(1, family), level) for pair in zip(old_means, new_means, strict=True)]

@@ -24,9 +24,9 @@ from envmatrix.stats.pairing import logs_of
 from envmatrix.stats.quality.contention import EXPLAINED, told_busy
 from envmatrix.stats.quality.equal_work import unchecked, unstable_checks
 from envmatrix.stats.quality.failures import count_broken_and_run, surely_slower
-from envmatrix.stats.stopping.missing_trials import missing_trials_text
+from envmatrix.stats.stopping.missing_and_surplus_trials import missing_trials_text
 from envmatrix.system.printable import html_lines
-from envmatrix.units import MOST_BLOCKS, QUIET_FIRST, is_too_long
+from envmatrix.units import MOST_BLOCKS, QUIET_FIRST, is_too_long_to_suggest
 
 Status = Literal["slower", "not slower", "other work", "cannot say"]
 _CODES: Mapping[Status, ExitCode] = {
@@ -158,7 +158,7 @@ class ArmComparison:
         later, smallest = self.steady, self.smallest
         of_trial = f" in its {later.trial}" if later and not self.is_of_steady else ""
         alike_text = f"; if both are equal, about {self.wanted:,} blocks would show it" if self.wanted else ""
-        if self.wanted and is_too_long(0.0, self.wanted):
+        if self.wanted and is_too_long_to_suggest(0.0, self.wanted):
             alike_text = f"; if both are equal, more than {MOST_BLOCKS:,} blocks would show it: {QUIET_FIRST}"
         detectable_text = f" ({_detectable_text(smallest)}{alike_text}{of_trial})" if smallest else ""
         if self.status == "cannot say":

@@ -7,7 +7,7 @@ from dataclasses import replace
 from envmatrix.errors import InputError
 from envmatrix.plan import CONTROL, SIDES, Arm
 from envmatrix.results import Run
-from envmatrix.stats.analysis import Analysis, between, estimate, is_verdict_pending
+from envmatrix.stats.analysis import Analysis, between, estimate, is_blocked_by_slow_trials
 from envmatrix.stats.attribution.explanation import explain_pair
 from envmatrix.stats.comparisons import result
 from envmatrix.stats.comparisons.result import ArmComparison, Comparison, SteadyComparison
@@ -123,7 +123,7 @@ def _compare_pair(
         wanted=result.blocks_needed(least, most, effect.blocks, allowed), other="" if metric.is_speed else metric.label,
     )  # fmt: skip
     facts, did_other_work = (measured.facts[old.name], measured.facts[new.name]), Flag.UNEQUAL_WORK in effect.flags
-    has_slow_trials = is_verdict_pending(analysis, (old.name, new.name), effect.blocks)
+    has_slow_trials = is_blocked_by_slow_trials(analysis, (old.name, new.name), effect.blocks)
     pending = f"one side has outliers: then a verdict needs {LEAST_BLOCKS} blocks" if has_slow_trials else ""
     item = result.concluded(item, facts, effect.contended, effect.best, pending=pending, did_other_work=did_other_work)
     if item.other or did_other_work:

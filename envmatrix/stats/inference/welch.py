@@ -50,7 +50,7 @@ def mean_of_logs(logs: Floats, least: int) -> Mean | None:
     )
 
 
-def means_of_effect(effect: Effect) -> tuple[Mean, Mean] | None:
+def mean_log_ratios(effect: Effect) -> tuple[Mean, Mean] | None:
     """Return the mean log ratios of an effect, with and without slow trials, or None if it has no interval.
 
     The one without slow trials uses the error of all trials, which is larger than its own.

@@ -42,7 +42,7 @@ class KnownEffect:
     here: bool = False
 
     @property
-    def rank(self) -> tuple[int, float]:
+    def fastest_first_key(self) -> tuple[int, float]:
         """The key to sort by: faster ones first, the fastest before others, and slower ones last."""
         group = {"faster": -1, "": 0, "slower": 1}[self.verdict]
         return group, -self.ratio if group else 0.0

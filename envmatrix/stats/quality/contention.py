@@ -95,7 +95,7 @@ def _of_reference(
     return Waiting(own.share, 0.0, own=own.share > DISTURBED) if quiet else own
 
 
-def quota_around(run: Run, measured: Measurements) -> tuple[float, float] | None:
+def outer_quota(run: Run, measured: Measurements) -> tuple[float, float] | None:
     """Return the CPU quota (in CPUs) around trials whose environments set none, and the share of used-up periods."""
     limited = {name for name, environment in run.environments.items() if environment.cpu_quota is not None}
     at = [row for row, arm in enumerate(run.plan.arms) if arm.runs not in limited]

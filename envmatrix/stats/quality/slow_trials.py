@@ -192,7 +192,7 @@ def _null_of_many(n: int) -> tuple[Floats, float]:
     Only some of the ordered numbers are drawn, close to each other at both ends. Those between two of them are
     replaced by their conditional mean and mean square, which leaves out a variance far below that of the ends.
     """
-    at = _ranks(n)
+    at = _candidate_ranks(n)
     sums, squares = _ordered_sums(n, at)
     splits = _quality(n, at[2 * at < n], sums, squares)
     usual = np.quantile(splits, 0.99, axis=0)
@@ -201,7 +201,7 @@ def _null_of_many(n: int) -> tuple[Floats, float]:
     return np.interp(np.log(np.arange(1, (n + 1) // 2)), np.log(first), usual), most
 
 
-def _ranks(n: int) -> Integers:
+def _candidate_ranks(n: int) -> Integers:
     """Return ranks among n numbers: each of the first and last 20, then 5 % apart, n among them."""
     lower = [1]
     while 2 * (rank := max(lower[-1] + 1, int(1.05 * lower[-1]))) < n:

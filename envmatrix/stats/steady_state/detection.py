@@ -76,7 +76,7 @@ def _last_level(logs: Floats) -> tuple[int, Kind]:
     last = next(
         index for index in range(len(means)) if all(abs(mean - level) <= _LOG_TOLERANCE for mean in means[index:])
     )
-    begin = max(edges[last], _lead_in(logs, calm, edges[1], means[0]))
+    begin = max(edges[last], _count_leading_outliers(logs, calm, edges[1], means[0]))
     lasted = float(np.exp(logs[begin:]).sum() / np.exp(logs).sum())
     if lasted < MIN_LAST_SHARE:
         return begin, "not steady"
@@ -98,7 +98,7 @@ def _without_outliers(logs: Floats) -> Floats:
     return np.asarray(np.clip(logs, medians - _OUTLIER * spread, medians + _OUTLIER * spread))
 
 
-def _lead_in(logs: Floats, calm: Floats, end: int, level: float) -> int:
+def _count_leading_outliers(logs: Floats, calm: Floats, end: int, level: float) -> int:
     """Return how many points at the very beginning are outliers above the first level, such as a slow first step."""
     spread = _MAD * float(np.median(np.abs(calm[:end] - level)))
     high = logs[:end] > level + max(_OUTLIER * spread, 2 * _LOG_TOLERANCE)

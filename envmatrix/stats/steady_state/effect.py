@@ -14,7 +14,7 @@ import numpy as np
 
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm, Plan
-from envmatrix.stats.analysis import OPPOSITE, Analysis, invert_effect, is_verdict_pending, pairs_to_pick_from
+from envmatrix.stats.analysis import OPPOSITE, Analysis, invert_effect, is_blocked_by_slow_trials, pairs_to_pick_from
 from envmatrix.stats.arrays import Floats
 from envmatrix.stats.effects import Effect, Flag, Verdict, verdict_of
 from envmatrix.stats.inference.maxt import student_quantile
@@ -28,7 +28,7 @@ from envmatrix.stats.pairing import (
     logs_of,
     ratio_from_log,
 )
-from envmatrix.stats.steady_state.later_steps import CHANGE, TREND, WATCHED
+from envmatrix.stats.steady_state.later_speed import CHANGE, TREND, WATCHED
 
 #: With one block that went on, the variance of the change is unknown.
 _LEAST_GROUPS = 2
@@ -188,7 +188,7 @@ def _verdict(low: float, high: float, effect: Effect, analysis: Analysis) -> Ver
     margin, contended = analysis.plan.margin, effect.contended
     verdict = verdict_of(low, high, margin)
     is_certain = verdict == verdict_of(low * contended.low, high * contended.high, margin)
-    is_pending = is_verdict_pending(analysis, {effect.arm, effect.reference}, effect.blocks)
+    is_pending = is_blocked_by_slow_trials(analysis, {effect.arm, effect.reference}, effect.blocks)
     is_unfair = verdict == "slower" and Flag.REFERENCE_FAILS_MORE in effect.flags
     return verdict if is_certain and not is_pending and not is_unfair else "undecided"
 

@@ -17,7 +17,7 @@ from envmatrix.results import Trial
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import show_seconds
 from envmatrix.stats.steady_state.detection import Steadiness, classify
-from envmatrix.stats.steady_state.later_steps import WATCHED
+from envmatrix.stats.steady_state.later_speed import WATCHED
 from envmatrix.system.bench_options import options
 
 #: Sets the number of points of a curve.
@@ -64,7 +64,7 @@ def starts(
     return tuple(start for start in arm_starts if start.first_s is not None or start.steady or start.failed)
 
 
-def first_seconds_note(arm: Arm, measured: Measurements, workload: Workload) -> str:
+def only_first_seconds_note(arm: Arm, measured: Measurements, workload: Workload) -> str:
     """Return a note if an answer is only about the first seconds of a program, otherwise ''."""
     steps, step_s, watched_s = (measured.median(arm.name, name) for name in ("steps", "step_median_s", WATCHED))
     if workload.command and watched_s and watched_s < _FIRST_S:

@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from envmatrix.block.crowd import MOST_PROCESSES
+from envmatrix.block.fork_limit import MOST_PROCESSES
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Image
 from envmatrix.system.start_errors import start_remedy

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from envmatrix.block.overlay import find_root, make_overlay
 from envmatrix.block.program_folder import lay_out
+from envmatrix.block.program_overlay import find_root, make_overlay
 from envmatrix.engines.base import Engine, Job
 from envmatrix.errors import EnvmatrixError
 from envmatrix.matrix.metrics import MetricSource, ReportedNumber
@@ -105,7 +105,7 @@ def place_program_files(engine: Engine, job: Job, files: Path, inner_path: str, 
     return replace(job, folder=place)
 
 
-def report_links(workloads: Iterable[Workload], engines: Iterable[Engine], progress: ProgressCallback) -> None:
+def report_linked_folders(workloads: Iterable[Workload], engines: Iterable[Engine], progress: ProgressCallback) -> None:
     """Report each program whose trials get a folder of links, with the reason, or which lies outside its folder."""
     if not any(engine.starts_anywhere for engine in engines):
         return

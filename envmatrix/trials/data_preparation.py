@@ -22,7 +22,9 @@ def data_folder() -> Path:
     return project.cache_folder() / "data"
 
 
-def pin_data_sets(workloads: Mapping[str, Workload], bench: Path, progress: ProgressCallback) -> dict[str, Workload]:
+def prepare_data_sets(
+    workloads: Mapping[str, Workload], bench: Path, progress: ProgressCallback
+) -> dict[str, Workload]:
     """Make the data sets of built-in workloads available; return the workloads with the data sets that are available.
 
     So a resumed run reads the same data. Containers have no network, so this runs on the host. `python -m bench data`

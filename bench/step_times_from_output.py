@@ -99,7 +99,7 @@ class Marks:
         apart: list[int] = []
         counted: list[int] = []
         index = 0
-        for times, held_up in _groups(turn.began_ns, self._ends[turn.first : last]):
+        for times, held_up in _steps_read_at_once(turn.began_ns, self._ends[turn.first : last]):
             cold, warm = times[: max(0, turn.apart - index)], times[max(0, turn.apart - index) : max(0, until - index)]
             index += len(times)
             apart += cold
@@ -126,7 +126,7 @@ class Marks:
         )
 
 
-def _groups(began_ns: int, ends: Sequence[_End]) -> Iterator[tuple[list[int], bool]]:
+def _steps_read_at_once(began_ns: int, ends: Sequence[_End]) -> Iterator[tuple[list[int], bool]]:
     """Yield (times in ns, held up) for steps whose ends were read at once; each step gets the mean time.
 
     A line that waited for room is only read next time, so the following steps count as held up too.

@@ -32,7 +32,7 @@ class Samples:
         self.test_images = test_images.view(-1, *self.set.shape)
         self.test_labels = test_labels.long()
 
-    def is_whole(self) -> bool:
+    def matches_published_digest(self) -> bool:
         """Return whether the data is byte for byte the published set (takes 0.1 s, so not in timed parts)."""
         return data_sets.images_digest(self._buffers) == self.set.digest
 

@@ -11,7 +11,7 @@ MOST_PROCESSES = 4096 + 64 * (os.cpu_count() or 1)
 MANY = 1000
 
 
-def process_limit() -> int:
+def rlimit_nproc() -> int:
     """Return RLIMIT_NPROC for a program, 0 for none: root needs a control group (``engines/confinement.py``)."""
     if not os.geteuid():
         return 0

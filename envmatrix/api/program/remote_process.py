@@ -21,7 +21,7 @@ from envmatrix.runner.loop import run as run_experiment
 from envmatrix.runner.running_estimate import RunningEstimate
 from envmatrix.system.host import Host, this_host
 from envmatrix.system.progress import ProgressCallback, silent
-from envmatrix.trials.data import data_folder
+from envmatrix.trials.data_preparation import data_folder
 from envmatrix.trials.environment_shell import Session
 from envmatrix.trials.experiment import Experiment, snapshot_bench
 from envmatrix.trials.failure_reason import split_program_log
