@@ -87,7 +87,7 @@ class MatrixFiles:
         return f"# Put together by envmatrix from:\n{header}{yaml_text(document)}"
 
 
-class _NoAliasDumper(yaml.SafeDumper):
+class _NoAliasDumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
     def ignore_aliases(self, _data: object) -> bool:
         return True
 
@@ -129,7 +129,7 @@ def _collect_includes(
             )
         if include.startswith(PACKAGED_PREFIX):
             requested_by[file] = requested_by.get(source.file, (include, where))
-        included = parse_yaml(_read_included_file(file, where), file)
+        included = parse_yaml(_read_included_file(file, where), file, packaged=is_packaged(file))
         _collect_includes(included, (*chain, real_path), files, requested_by)
     files[chain[-1]] = source
 

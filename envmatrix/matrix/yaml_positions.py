@@ -21,6 +21,7 @@ Key = tuple[str | int, ...]
 Data: TypeAlias = str | list["Data"] | dict[str, "Data"] | None
 _MAX_NODES = 200_000
 _SYNTAX_REMEDY = "check that line and the one before it: a bracket, a quote, a colon or the indentation"
+_FAST_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NULL = "tag:yaml.org,2002:null"
 
 
@@ -77,11 +78,14 @@ def read_text(file: Path) -> str:
         raise InputError(f"cannot be read: {error.strerror}", where=Where(file)) from error
 
 
-def parse_yaml(text: str, file: Path) -> Source:
-    """Parse ``text``. Raises InputError with a position for bad YAML, duplicate keys and endless aliases."""
+def parse_yaml(text: str, file: Path, *, packaged: bool = False) -> Source:
+    """Parse ``text``. Raises InputError with a position for bad YAML, duplicate keys and endless aliases.
+
+    A ``packaged`` file is parsed by libyaml: faster, but with other messages, and not safe with endless nesting.
+    """
     source = Source(file, text)
     try:
-        loader = yaml.SafeLoader(text)
+        loader = (_FAST_LOADER if packaged else yaml.SafeLoader)(text)
         node = loader.get_single_node()
         source.positions[()] = Where(file, 1, 1), Where(file, 1, 1)  # even for an empty file
         source.data = _NodeConverter(source, loader).convert(node, ()) if node is not None else None

@@ -11,13 +11,13 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan
 from envmatrix.results import Reading, Trial
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.effects import CONFIDENCE, Effect, Flag, can_be_called_best
+from envmatrix.stats.inference.maxt import student_quantile
 from envmatrix.stats.measurements import MeasurementBuilder, Measurements
 from envmatrix.stats.pairing import families
 from envmatrix.stats.quality.equal_work import unchecked, unstable_checks
@@ -60,7 +60,7 @@ def blocks_until(effect: Effect, target: float) -> int | None:
 
 
 def _critical_t(blocks: float) -> float:
-    return float(stdtrit(max(blocks - 1, 1), (1 + CONFIDENCE) / 2))
+    return student_quantile(max(blocks, 2.0), (1 + CONFIDENCE) / 2)
 
 
 def effect_label(effect: Effect, among: Collection[Effect]) -> str:
@@ -117,7 +117,7 @@ def clearly_behind(copies: Floats, logs: Floats) -> Bools:
     freedom = (len(rows) - 1) * (blocks - 1)
     shared = float((residuals**2).sum()) / freedom * (1.0 + 1.0 / used_copies)
     errors = np.sqrt(np.maximum(shared, differences.var(axis=1, ddof=1)) / blocks)
-    behind[present] = differences.mean(axis=1) < -stdtrit(freedom, 1.0 - _ERROR / arms) * errors
+    behind[present] = differences.mean(axis=1) < -student_quantile(freedom + 1, 1.0 - _ERROR / arms) * errors
     return behind
 
 

@@ -186,9 +186,16 @@ def test_odd_texts_survive_being_put_together(tmp_path):
     assert list(parse(matrix.text, Path("m.yaml")).factors["f"].levels["b"].env.values()) == values
 
 
+@pytest.mark.parametrize("name", include.packaged_names())
+def test_a_packaged_file_means_the_same_to_libyaml(name):
+    file = include.LIBRARY_FOLDER / f"{name}.yaml"
+    slow, fast = (parse_yaml(file.read_text(), file, packaged=packaged) for packaged in (False, True))
+    assert (slow.data, slow.positions) == (fast.data, fast.positions)
+
+
 def test_a_file_is_read_once_however_often_it_is_named(tmp_path, monkeypatch):
     read = []
-    monkeypatch.setattr(include, "parse_yaml", lambda text, file: read.append(file.name) or parse_yaml(text, file))
+    monkeypatch.setattr(include, "parse_yaml", lambda text, file, **_: read.append(file.name) or parse_yaml(text, file))
     root = write(tmp_path, root="version: 2\ninclude: [a.yaml, b.yaml, ./a.yaml]\n",
                  a="version: 2\ninclude: lib.yaml\n", b="version: 2\ninclude: [lib.yaml]\n", lib=MALLOC)  # fmt: skip
     assert list(load(root).factors) == ["malloc"]

@@ -100,7 +100,7 @@ def _largest_moderation_factor(blocks: int, comparisons: int, *, own: bool) -> f
     return float(np.sqrt(blocks / (blocks - 1))) if not own and is_moderated(blocks, comparisons) else 1.0
 
 
-def student_quantile(blocks: int, probability: float) -> float:
+def student_quantile(blocks: float, probability: float) -> float:
     """Return the quantile of Student's t for ``blocks`` differences, for a single comparison."""
     from scipy.special import stdtrit
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import chdtri, ndtr, stdtrit
 
 from envmatrix.stats.arrays import Floats
 from envmatrix.stats.effects import CONFIDENCE
+from envmatrix.stats.inference.maxt import student_quantile
 from envmatrix.stats.pairing import ratio_from_log
 
 #: With fewer machines, a prediction is too wide to be of use.
@@ -48,7 +48,7 @@ class _Profile:
     def __init__(self, logs: Floats, variances: Floats) -> None:
         self.logs, self.variances = logs, np.maximum(variances, _LEAST_VARIANCE)
         least = float(self.variances.min()) * 1e-3
-        most = float((logs**2).sum()) / float(chdtri(1, 1.0 - 0.5 / _QUANTILES))
+        most = float((logs**2).sum()) / float(_chi_squared_quantiles(1, 0.5 / _QUANTILES))
         self.grid = np.concatenate([[0.0], np.geomspace(least, max(most, 10.0 * least), _NODES)])
         self.weights = 1.0 / (self.variances + self.grid[:, None])
         self.powers = np.stack([np.ones_like(logs), logs, logs**2])
@@ -70,7 +70,7 @@ class _Profile:
     def prediction(self, sums: Floats, machines: int) -> tuple[Floats, Floats]:
         """Return means and variances of normal distributions, whose equal mixture is that of another machine."""
         steps = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
-        between, mean, error = self.at(sums, np.asarray(chdtri(machines - 1, 1.0 - steps)))
+        between, mean, error = self.at(sums, _chi_squared_quantiles(machines - 1, steps))
         return mean, between + error
 
     def is_predicted(self, machine: int) -> bool:
@@ -79,8 +79,16 @@ class _Profile:
         return _TAIL <= _below(self.logs[machine], means, variances + self.variances[machine]) <= 1.0 - _TAIL
 
 
+def _chi_squared_quantiles(freedom: int, probability: Floats | float) -> Floats:
+    from scipy.special import chdtri
+
+    return np.asarray(chdtri(freedom, 1.0 - np.asarray(probability)))
+
+
 def _below(value: float, means: Floats, variances: Floats) -> float:
     """Return the probability that a mixture of normal distributions is below a value."""
+    from scipy.special import ndtr
+
     return float(ndtr((value - means) / np.sqrt(variances)).mean())
 
 
@@ -103,7 +111,7 @@ def random_effects(logs: Sequence[float], variances: Sequence[float]) -> RandomE
     count, centre = len(logs), float(np.mean(logs))
     profile = _Profile(np.array(logs) - centre, np.array(variances))
     between, mean, error = (float(value[0]) for value in profile.at(profile.sums, np.array([count - 1.0])))
-    reach = float(stdtrit(count - 1, 1.0 - _TAIL)) * math.sqrt(error)
+    reach = student_quantile(count, 1.0 - _TAIL) * math.sqrt(error)
     prediction = covered = None
     if count >= FEWEST_MACHINES:
         mixture = profile.prediction(profile.sums, count)
