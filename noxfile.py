@@ -120,8 +120,8 @@ def tests(session: nox.Session) -> None:
     # Rerun failed tests once, as a shared machine may disturb them; the summary lists the reruns.
     again = ("--reruns=1", "-raR")
     unit = ("tests/unit", f"--numprocesses={2 * (os.cpu_count() or 1)}")  # some wait for processes that they start
-    # Two workers, as real tests mostly wait; tests that share an engine or daemon share one (tests/conftest.py).
-    real = ("tests", "--ignore=tests/unit", "--numprocesses=2", "--dist=loadscope", "--durations=25")
+    # Three workers, as real tests mostly wait; tests that share an engine or daemon share one (tests/conftest.py).
+    real = ("tests", "--ignore=tests/unit", "--numprocesses=3", "--dist=loadscope", "--durations=25")
     failed = 0
     for lane in (unit, real):  # run both even if the first fails
         try:
