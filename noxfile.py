@@ -119,7 +119,7 @@ def tests(session: nox.Session) -> None:
         return
     # Rerun failed tests once, as a shared machine may disturb them; the summary lists the reruns.
     again = ("--reruns=1", "-raR")
-    unit = ("tests/unit", f"--numprocesses={2 * (os.cpu_count() or 1)}")  # some wait for processes that they start
+    unit = ("tests/unit", f"--numprocesses={(os.cpu_count() or 1) + 2}")  # some wait for processes that they start
     # Three workers, as real tests mostly wait; tests that share an engine or daemon share one (tests/conftest.py).
     real = ("tests", "--ignore=tests/unit", "--numprocesses=3", "--dist=loadscope", "--durations=25")
     failed = 0
