@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from envmatrix.__main__ import main
 from envmatrix.api.differences import diff, differing, recorded_differences
 from envmatrix.errors import InputError
 from tests.committed import RESULTS
+from tests.synthetic import Machine, make_plan, make_trials, write_run
 
 RUN = RESULTS / "reference-default"
 
@@ -54,6 +56,19 @@ def test_two_environments_of_a_run_differ_in_what_their_levels_set() -> None:
 def test_what_a_run_does_not_have_is_told(names: tuple[str, str], more: dict[str, str], told: str) -> None:
     with pytest.raises(InputError, match=told):
         diff(*names, run=RUN, engine=more.get("engine"))
+
+
+def test_what_a_failed_trial_recorded_last_is_no_difference(tmp_path) -> None:
+    plan = make_plan(("a",))
+    folder = write_run(tmp_path / "run", plan, Machine({}), 1)
+    for trial in make_trials(plan, Machine({}), 2):
+        if trial.block:
+            evidence = {"gil": f"as {trial.environment} failed"}
+            failed = replace(
+                trial, outcome="failed", reason="made up", document={**trial.document, "evidence": evidence}
+            )
+            folder.append(failed)
+    assert "gil" not in {one.path for one in diff("baseline", "a", run=folder.path)}
 
 
 def test_the_command_prints_a_table_or_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,9 @@ def test_csv_has_a_line_an_effect_and_no_formula_for_a_spreadsheet(summary):
     assert float(fast["low"]) < 1.3 < float(fast["high"])
     assert "=cmd|calc" not in {row["environment"] for row in rows}
     assert "'=cmd|calc" in {row["environment"] for row in rows}
-    assert len(list(csv.reader(io.StringIO(trials_csv(summary))))) == 1 + 4 * 8
+    text = trials_csv(summary)
+    assert text.count("\r\n") == text.count("\n") == 1 + 4 * 8, "line ends of RFC 4180"
+    assert len(list(csv.reader(io.StringIO(text)))) == 1 + 4 * 8
 
 
 def test_pyperf_reads_and_compares_what_is_exported(summary, tmp_path):

@@ -162,6 +162,18 @@ def test_a_killed_search_goes_on_from_its_trials_and_loses_and_repeats_none(mach
     assert bool(confirmation.plan.looked) is is_confirmed, "what could be read of a confirmation is paid for"
 
 
+def test_a_killed_search_goes_on_though_its_design_is_read_once(machine, tmp_path):
+    file = tmp_path / "matrix.yaml"
+    text = file.read_text()
+    file.write_text(text.replace("workloads: own}", "workloads: own, read_once: true}"))
+    assert file.read_text() != text
+    machine.stops_at = 112
+    with pytest.raises(Stopped):
+        search.finish_search(begun(), watch)
+    machine.stops_at = None
+    assert resumed().settings == {"size": "large", "place": "there"}
+
+
 def resumed(budget=None):
     return search.TuneResult(search.find_study("mine")).resume(budget=budget)
 
