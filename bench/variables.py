@@ -42,7 +42,7 @@ def shown(name: str, value: str, named: Collection[str] = ()) -> str:
     return without_userinfo(value) if name in named else SET
 
 
-def record_all(variables: Mapping[str, str]) -> dict[str, str]:
+def recorded_variables(variables: Mapping[str, str]) -> dict[str, str]:
     """Return {name: text in the record} for all variables of a process."""
     named_variables = variables.get(NAMES, "").split(",")
     return {name: shown(name, value, named_variables) for name, value in variables.items()}

@@ -25,7 +25,7 @@ def before_torch() -> dict[str, Any]:
     return {
         "affinity_before": attempt(machine.affinity),
         "load_1m": attempt(lambda: os.getloadavg()[0]),
-        "variables": variables.record_all(os.environ),
+        "variables": variables.recorded_variables(os.environ),
     }
 
 

@@ -44,7 +44,7 @@ def evidence(program: Program) -> dict[str, Any]:
         "system": dict(machine.system(), python=None, gil=None, jit=None, executable=None),
         "packages": None,
         "libraries": None if program.libraries is None or not program.loaded else sorted(program.libraries),
-        "variables": None if program.variables is None else variables.record_all(program.variables),
+        "variables": None if program.variables is None else variables.recorded_variables(program.variables),
     }
 
 

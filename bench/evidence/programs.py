@@ -92,7 +92,9 @@ def _merge_alike(programs: list[Program], works_s: float) -> list[Program]:
 def _claims_key(program: Program) -> str:
     """Return a text of everything that checks can use; equal texts mean that programs are alike."""
     if program.probe is None:
-        shown_variables = None if program.variables is None else sorted(variables.record_all(program.variables).items())
+        shown_variables = (
+            None if program.variables is None else sorted(variables.recorded_variables(program.variables).items())
+        )
         return repr((program.name, program.path, sorted(program.libraries or ()), shown_variables, program.threads_set))
     known_evidence = _program_evidence(program)
     return repr([known_evidence.get(part) for part in _COMPARED_PARTS])

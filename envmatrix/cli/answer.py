@@ -102,7 +102,7 @@ def undecided_advice(result: Result) -> str:
         time_text = f"about {as_hours(needed_s)}" if needed_s > again_s else f"about {needed_blocks:,} blocks"
         return f"{undecided}; with this noise, {100 * run.plan.target:g}% would take {time_text}: {QUIET_FIRST}"
     max_blocks_option = f" --max-blocks {2 * run.plan.max_blocks}" if blocks >= run.plan.max_blocks else ""
-    command = f"envmatrix {run.extension_command} --budget {as_duration(again_s)}{max_blocks_option}"
+    command = f"envmatrix {run.more_blocks_command} --budget {as_duration(again_s)}{max_blocks_option}"
     return f"{undecided}; to run longer: {command}"
 
 
@@ -144,7 +144,7 @@ def gate_advice(result: Result, comparison: Comparison, allowed: float, then: st
     extra_options = f" --max-blocks {needed_blocks}" if needed_blocks > plan.max_blocks else ""
     extra_options += f" --target {100 * target:g}%" if 0 < target < plan.target else ""
     budget = as_duration(max(seconds, plan.budget_s + 60))
-    command = f"envmatrix {result.summary.run.extension_command} --budget {budget}{extra_options}"
+    command = f"envmatrix {result.summary.run.more_blocks_command} --budget {budget}{extra_options}"
     return f"a verdict needs {needed_blocks:,} blocks or fewer: {command}, then: {then}"
 
 

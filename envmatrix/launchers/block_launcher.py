@@ -79,7 +79,7 @@ class BlockLauncher:
         """Return the unfinished parts of the blocks that an earlier start of envmatrix began."""
         for folder in block_folders(block_folder(self._experiment, 0).path.parent):
             block = int(folder.path.name[1:])
-            yield self._clean_unfinished_block(block, self._experiment.plan.block(block), work)
+            yield self._unfinished_block(block, self._experiment.plan.block(block), work)
 
     def _pick_up(self, pending: PendingBlock, *, runs: bool) -> None:
         """Watch a known block if its job still runs; otherwise record that nobody watched its end."""
@@ -90,7 +90,7 @@ class BlockLauncher:
         elif pending.attempt and not pending.files.has_ended(pending.attempt):
             pending.files.note_end(pending.attempt, "UNWATCHED", excused=True)
 
-    def _clean_unfinished_block(self, block: int, slots: Iterable[Slot], work: Work) -> PendingBlock:
+    def _unfinished_block(self, block: int, slots: Iterable[Slot], work: Work) -> PendingBlock:
         """Return the unfinished part of a block; delete the leftover files of its finished trials."""
         files = block_folder(self._experiment, block)
         groups = group_names(self._experiment.plan.block(block), work.groups_of)
@@ -111,7 +111,7 @@ class BlockLauncher:
         for slot in block:
             if slot.arm.name in self._experiment.run.skipped:
                 yield work.run(slot)
-        pending = self._clean_unfinished_block(block[0].block, block, work)
+        pending = self._unfinished_block(block[0].block, block, work)
         if pending.slots:
             self._backlog.append(pending)
 

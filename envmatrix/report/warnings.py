@@ -127,7 +127,7 @@ def _slow_trials(run: Run, measured: Measurements, analysis: Analysis) -> Findin
             f"a verdict{'' if name in shared else ' on ' + name.partition(':')[0]} takes at least {LEAST_BLOCKS} blocks"
         )
         held = f". Outliers make the interval unreliable, so {held}" if slow.trials < LEAST_BLOCKS else ""
-        resume = f"`envmatrix {run.extension_command}` with a larger budget, and "
+        resume = f"`envmatrix {run.more_blocks_command}` with a larger budget, and "
         yield (
             name,
             f"{slow} than the others{usual}{held}",
@@ -144,7 +144,7 @@ def _short_run(run: Run, measured: Measurements, analysis: Analysis) -> Findings
             f"design {run.plan.design}",
             f"its blocks span {format_span(measured.apart)}. Only intervals of {ENOUGH_MINUTES} minutes or more "
             f"include slow phases of the machine{fewer}",
-            f"`envmatrix {run.extension_command}` with a larger budget{_max_blocks_hint(run, measured)} "
+            f"`envmatrix {run.more_blocks_command}` with a larger budget{_max_blocks_hint(run, measured)} "
             "(if the run stopped at its target precision, also pass a smaller `--target`)",
         )
 

@@ -181,7 +181,7 @@ class Run(BaseModel):
         return self.command[:1] in (("bench",), ("tune",)) and "--" in self.command
 
     @property
-    def extension_command(self) -> str:
+    def more_blocks_command(self) -> str:
         """The subcommand that gives more blocks: to this run, or to a new one if this one is read once."""
         return f"bench {self.design.name}" if self.plan.read_once else f"resume {self.name}"
 

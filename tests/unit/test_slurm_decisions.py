@@ -240,7 +240,7 @@ def test_a_trial_whose_line_was_set_aside_is_not_passed_over_as_done_by_the_next
     files.start_new_attempt()
     for slot in slots:
         files.forget(slot.trial)
-    pending = made._clean_unfinished_block(
+    pending = made._unfinished_block(
         0, slots, SimpleNamespace(is_done=lambda trial: trial == slots[0].trial, groups_of=groups)
     )
     assert list(pending.slots) == [slot.trial for slot in slots[1:]]
