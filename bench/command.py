@@ -18,12 +18,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, BinaryIO
 
-from bench import counters, digest, metric, record
-from bench.early_steps import first_half_extra_s, first_to_last_step_ratio, program_second_half
+from bench import code_digest, kernel_counters, program_metrics, record
+from bench.early_and_late_steps import first_half_extra_s, first_to_last_step_ratio, program_second_half
 from bench.errors import BenchError, RunError
 from bench.evidence import cgroup, processes, programs, stops, tree
 from bench.evidence.reading import attempt
-from bench.output import Output, Pipe
+from bench.program_output import Output, Pipe
 from bench.program_turns import StepTurns, Turns
 from bench.step_times_from_output import Marks
 
@@ -45,7 +45,7 @@ def _digest(options: Mapping[str, Any]) -> str:
     program, *rest = options["command"]
     folder, name = os.path.split(program)
     is_own_python = folder == os.path.dirname(sys.executable) and name.startswith("python")
-    return digest.options_digest(dict(options, command=["python" if is_own_python else program, *rest]))
+    return code_digest.options_digest(dict(options, command=["python" if is_own_python else program, *rest]))
 
 
 class _SignalWatch:
@@ -101,8 +101,8 @@ class _SignalWatch:
 
 
 def run(
-    argv: Sequence[str], wanted: metric.WantedNumbers, limit_s: float | None = None, log: BinaryIO | None = None,
-    log_limit_bytes: int = 1 << 20, prepare: Sequence[str] = (), gate: str | None = None,
+    argv: Sequence[str], wanted: program_metrics.WantedNumbers, limit_s: float | None = None,
+    log: BinaryIO | None = None, log_limit_bytes: int = 1 << 20, prepare: Sequence[str] = (), gate: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Run ``argv`` and return its record. Its output goes to ``log``, a binary file (default: stderr).
 
@@ -110,17 +110,17 @@ def run(
     folder of the gate for interleaved runs; only the wall time or steps of its turns can be measured then. Raises
     BenchError if it cannot start, and RunError if it fails, times out or does not report its numbers.
     """
-    numbers = metric.Numbers(wanted)
+    numbers = program_metrics.Numbers(wanted)
     if prepare:
         _prepare(prepare, log or sys.stderr.buffer)
-    usage_before, counters_before = counters.usage(resource.RUSAGE_CHILDREN), counters.read()
+    usage_before, counters_before = kernel_counters.usage(resource.RUSAGE_CHILDREN), kernel_counters.read()
     load_1m = attempt(lambda: os.getloadavg()[0])
     with _SignalWatch() as signals:
         probed = tempfile.mkdtemp(prefix=f"bench-probe.{os.getpid()}.")
         try:
             turns, limits = _make_turns(gate, numbers, signals), (limit_s, log_limit_bytes, signals)
             watched, wall_ns, output = _run(argv, probed, limits, log or sys.stderr.buffer, numbers, turns)
-            grown, usage = counters.since(counters_before), _usage_since(usage_before)
+            grown, usage = kernel_counters.since(counters_before), _usage_since(usage_before)
             cpu_s = usage["user_s"] + usage["system_s"]
             program_evidence, probe_ns = programs.evidence(probed, watched, cpu_s, in_turns=bool(turns))
         finally:
@@ -152,12 +152,12 @@ def _priced_thread(thread: dict[str, Any] | None, wall_ns: int) -> dict[str, Any
     """Return the account of a program's first thread, with the costs of events on this machine; None without one."""
     if not thread:
         return None
-    from bench import prices
+    from bench import event_costs
 
-    return dict(thread, wall_ns=wall_ns, steps=None, prices=prices.measure())
+    return dict(thread, wall_ns=wall_ns, steps=None, prices=event_costs.measure())
 
 
-def _workload(argv: Sequence[str], wanted: metric.WantedNumbers) -> dict[str, Any]:
+def _workload(argv: Sequence[str], wanted: program_metrics.WantedNumbers) -> dict[str, Any]:
     """Return the command and its numbers as options, with their digest."""
     options: dict[str, Any] = {"command": list(argv), "metric": wanted.metric.as_record()}
     for name, numbers_read in {"more_metrics": wanted.more, "checks": wanted.checks}.items():
@@ -182,7 +182,7 @@ def _step_times(marks: Marks | None, turn_times: list[tuple[list[int], list[int]
     }  # fmt: skip
 
 
-def _make_turns(gate: str | None, numbers: metric.Numbers, signals: _SignalWatch) -> Turns | None:
+def _make_turns(gate: str | None, numbers: program_metrics.Numbers, signals: _SignalWatch) -> Turns | None:
     if gate is None:
         return None
     if numbers.wanted.more or numbers.wanted.metric.kind not in ("wall", "steps"):
@@ -210,7 +210,7 @@ def _exit_description(status: int) -> str:
 
 def _run(
     argv: Sequence[str], probed: str, limits: tuple[float | None, int, _SignalWatch], log: BinaryIO,
-    numbers: metric.Numbers, turns: Turns | None,
+    numbers: program_metrics.Numbers, turns: Turns | None,
 ) -> tuple[tree.Watch, int, Output]:  # fmt: skip
     if turns:
         turns.begin()
@@ -248,7 +248,7 @@ def _run(
         _end_group(process)
         output.finish()
     if turns:
-        turns.wait_for_others()
+        turns.wait_until_all_turns_end()
     if status:
         raise RunError(
             f"the command ended with {_exit_description(status)}{cgroup.memory_ran_out(kills)}; its output is "
@@ -315,4 +315,4 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
 def _usage_since(before: Mapping[str, float]) -> dict[str, Any]:
     """Return the peak memory of the ended children, and what they used since an earlier reading."""
     usage = {"peak_rss_bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024}
-    return usage | {name: late - before[name] for name, late in counters.usage(resource.RUSAGE_CHILDREN).items()}
+    return usage | {name: late - before[name] for name, late in kernel_counters.usage(resource.RUSAGE_CHILDREN).items()}

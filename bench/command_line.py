@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NoReturn
 
-from bench import memory
+from bench import memory_policy
 from bench.errors import BenchError, RunError, print_error
 
 
@@ -137,7 +137,7 @@ def _add_program(parser: argparse.ArgumentParser) -> None:
 
 
 def _program(arguments: argparse.Namespace) -> None:
-    from bench import command, metric, record
+    from bench import command, program_metrics, record
     from bench.evidence import stops
 
     if not arguments.gate:  # with a gate, the process is stopped between its turns on purpose
@@ -150,10 +150,12 @@ def _program(arguments: argparse.Namespace) -> None:
     sources = {"regex": arguments.metric_regex, "json": file, "steps": arguments.metric_steps}
     kind, source = next(((kind, source) for kind, source in sources.items() if source is not None), ("wall", None))
     better, warmup = "higher" if kind == "steps" else arguments.better, arguments.metric_warmup
-    wanted_numbers = metric.WantedNumbers(
-        metric.MetricSource(arguments.metric_name, kind, source, key, better, arguments.metric_unit, warmup=warmup),
-        tuple(metric.source_from_json(text, check=False) for text in arguments.also),
-        tuple(metric.source_from_json(text, check=True) for text in arguments.check),
+    wanted_numbers = program_metrics.WantedNumbers(
+        program_metrics.MetricSource(
+            arguments.metric_name, kind, source, key, better, arguments.metric_unit, warmup=warmup
+        ),
+        tuple(program_metrics.source_from_json(text, check=False) for text in arguments.also),
+        tuple(program_metrics.source_from_json(text, check=True) for text in arguments.check),
     )
     record.check_writable(arguments.log)
     with open(arguments.log, "wb") if arguments.log else contextlib.nullcontext() as log:
@@ -164,7 +166,7 @@ def _program(arguments: argparse.Namespace) -> None:
 
 
 def _run(parsed: argparse.Namespace) -> None:
-    from bench import arguments, options, record, workload
+    from bench import arguments, options, record, trial_process
     from bench.evidence import stops
     from bench.parallel import nodes
 
@@ -177,7 +179,7 @@ def _run(parsed: argparse.Namespace) -> None:
     place, gate, look_s = parsed.data_dir or _cache_folder(), parsed.gate, parsed.look
     with _report_memory_kill(parsed):
         keep = partial(record.write, path=parsed.record)
-        document = workload.run(values, place, node=node, gate=gate, look_s=look_s, keep=keep)
+        document = trial_process.run(values, place, node=node, gate=gate, look_s=look_s, keep=keep)
     if document is None:
         return
     record.write(document, parsed.record)
@@ -218,10 +220,10 @@ def _one_line(document: Mapping[str, Any]) -> str:
 
 
 def _evidence(arguments: argparse.Namespace) -> None:
-    from bench import record, workload
+    from bench import record, trial_process
 
     record.check_writable(arguments.record)
-    record.write(workload.evidence_only(), arguments.record)
+    record.write(trial_process.evidence_only(), arguments.record)
 
 
 def _data(arguments: argparse.Namespace) -> None:
@@ -263,7 +265,7 @@ def main(argv: list[str]) -> int:
         argv = ["run", *argv]
     try:
         arguments = _parser(argv[0] if argv[0] in _COMMANDS else "").parse_args(argv)
-        memory.ask()
+        memory_policy.ask()
         _COMMANDS[arguments.command][0](arguments)
     except BenchError as error:
         return print_error(error, 2)

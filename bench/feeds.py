@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from bench import tensor_conversion
+from bench import dataset_tensors
+from bench.dataset_tensors import Batch
+from bench.device_and_rank import Place
 from bench.errors import BenchError
 from bench.options import Options
-from bench.place import Place
-from bench.tensor_conversion import Batch
 
 #: The number of files for ``loader: image-folder``: enough for an epoch, and written within a second.
 FOLDER_IMAGES = 2048
@@ -36,7 +36,7 @@ class Feed:
     is the time spent on writing files, which does not count as start-up time.
     """
 
-    def __init__(self, samples: tensor_conversion.Samples, options: Options, place: Place, batch: int) -> None:
+    def __init__(self, samples: dataset_tensors.Samples, options: Options, place: Place, batch: int) -> None:
         self._folder: str | None = None
         start = time.perf_counter_ns()
         if options["loader"] == "image-folder":
@@ -59,7 +59,7 @@ class Feed:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def epoch_samples(samples: tensor_conversion.Samples, options: Options) -> int:
+def epoch_samples(samples: dataset_tensors.Samples, options: Options) -> int:
     """Return the number of samples in an epoch."""
     return min(FOLDER_IMAGES, len(samples.labels)) if options["loader"] == "image-folder" else len(samples.labels)
 
@@ -83,12 +83,12 @@ def share(chosen: Tensor, rank: int, world: int) -> Tensor:
 
 
 def in_memory(
-    samples: tensor_conversion.Samples, options: Options, batch: int, place: Place
+    samples: dataset_tensors.Samples, options: Options, batch: int, place: Place
 ) -> Generator[Batch, None, None]:
     """Yield batches indexed from the tensor that contains all samples."""
     for numbers in order(len(samples.labels), batch, options):
         own_numbers = share(numbers, place.rank, place.world)
-        yield Batch(tensor_conversion.to_float(samples.images[own_numbers]), samples.labels[own_numbers], len(numbers))
+        yield Batch(dataset_tensors.to_float(samples.images[own_numbers]), samples.labels[own_numbers], len(numbers))
 
 
 class _Shares:
@@ -106,7 +106,7 @@ class _Shares:
 
 
 def _data_loader_batches(
-    rows: Dataset[Any], samples: tensor_conversion.Samples, options: Options, batch: int, place: Place
+    rows: Dataset[Any], samples: dataset_tensors.Samples, options: Options, batch: int, place: Place
 ) -> Generator[Batch, None, None]:
     """Yield the batches of torch's DataLoader."""
     shares = _Shares(len(rows), batch, options, place)
@@ -114,7 +114,7 @@ def _data_loader_batches(
     loader = DataLoader(
         rows,
         batch_sampler=shares,
-        collate_fn=partial(_collate, (tensor_conversion.to_float(samples.images[:0]), samples.labels[:0])),
+        collate_fn=partial(_collate, (dataset_tensors.to_float(samples.images[:0]), samples.labels[:0])),
         num_workers=options["workers"],
         persistent_workers=options["persistent_workers"],
         pin_memory=options["pin_memory"],
@@ -141,10 +141,10 @@ def _keep_affinity(cpus: Sequence[int] | None, _worker: int) -> None:
         os.sched_setaffinity(0, cpus)
 
 
-class _VisionRows(tensor_conversion.Rows):
+class _VisionRows(dataset_tensors.Rows):
     """Samples converted one by one with PIL and ToTensor, as in the book and in torchvision's FashionMNIST."""
 
-    def __init__(self, samples: tensor_conversion.Samples) -> None:
+    def __init__(self, samples: dataset_tensors.Samples) -> None:
         from bench.torchvision_import import torchvision
 
         super().__init__(samples)
@@ -155,9 +155,9 @@ class _VisionRows(tensor_conversion.Rows):
         return self.convert(self.picture(self.images[index])), int(self.labels[index])
 
 
-def _rows(samples: tensor_conversion.Samples, loader: str, folder: str | None) -> Dataset[Any]:
+def _rows(samples: dataset_tensors.Samples, loader: str, folder: str | None) -> Dataset[Any]:
     if loader == "dataloader":
-        return tensor_conversion.Rows(samples)
+        return dataset_tensors.Rows(samples)
     if loader == "torchvision":
         return _VisionRows(samples)
     from bench.torchvision_import import torchvision
@@ -170,7 +170,7 @@ def _rows(samples: tensor_conversion.Samples, loader: str, folder: str | None) -
     return datasets.ImageFolder(folder, transform=transform)
 
 
-def _write_folder(samples: tensor_conversion.Samples, scratch: str | None) -> str:
+def _write_folder(samples: dataset_tensors.Samples, scratch: str | None) -> str:
     """Write the first images as PNG files in one folder per class, and return the folder."""
     folder = tempfile.mkdtemp(prefix=f"bench-images.{os.getpid()}.", dir=scratch)
     for label in range(samples.set.classes):

@@ -164,7 +164,7 @@ def _load_builder(reference: str) -> Builder:
         raise BenchError(f"model: {reference} cannot be had: {error} (built in: {known_names})") from error
 
 
-def count_parameters(model: nn.Module) -> int:
+def count_trainable_parameters(model: nn.Module) -> int:
     """Return the number of trainable parameters."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 

@@ -94,7 +94,7 @@ def version_tuple(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])
 
 
-def compute_in_parallel() -> Any:
+def compute_tensor_in_parallel() -> Any:
     """Return a 16 MiB tensor, computed in parallel; keep it while reading the evidence of a process without a workload.
 
     It starts and binds the OpenMP team and puts the allocator to use: huge pages appear only with large allocations.

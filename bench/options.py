@@ -208,7 +208,7 @@ def effective_batch(values: Mapping[str, Any], world: int) -> int:
     return size * (world if values["batch_scope"] == "process" else 1)
 
 
-def check_shares(values: Mapping[str, Any], variables: Mapping[str, str], threads: int = 1) -> None:
+def check_divisibility(values: Mapping[str, Any], variables: Mapping[str, str], threads: int = 1) -> None:
     """Raise OptionError if the batch cannot be cut into equal shares, or nodes cannot have equally many processes.
 
     A process's share is cut into ``threads`` parts. Options missing from ``values`` have their defaults.

@@ -10,9 +10,9 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from bench import gpu_time, memory_calls
+from bench.dataset_tensors import Batch
 from bench.devices import Device
 from bench.steps import Step
-from bench.tensor_conversion import Batch
 
 
 def profile(step: Step, source: Iterator[Batch], steps: int, device: Device) -> dict[str, Any]:

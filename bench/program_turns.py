@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from bench import counters
+from bench import kernel_counters
 from bench.errors import RunError
 from bench.evidence import processes
 from bench.evidence.reading import attempt
@@ -84,9 +84,9 @@ class Turns:
         shares = zip(("others_s", "run_delay_s"), sums)
         return {name: max(0.0, value) * wall_ns / seen_ns for name, value in shares if not math.isnan(value)}
 
-    def wait_for_others(self) -> None:
+    def wait_until_all_turns_end(self) -> None:
         """Wait until all others have had their turns, because later work would disturb them."""
-        self._gate.wait_for_others()
+        self._gate.wait_until_all_turns_end()
 
     def _take(self, turn: Turn) -> None:
         self._length_s = PART_S * turn.counted
@@ -134,7 +134,7 @@ class StepTurns(Turns):
 
 def _contention() -> tuple[float, float]:
     """Return the CPU seconds of others so far, and the seconds that the program's threads waited for a CPU."""
-    others_s = attempt(counters.others_s)
+    others_s = attempt(kernel_counters.others_s)
     return math.nan if others_s is None else others_s, processes.waited_s(_below())
 
 

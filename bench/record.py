@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any
 
-from bench import digest
+from bench import code_digest
 from bench.errors import BenchError
 
 SCHEMA = 1
@@ -17,7 +17,7 @@ SCHEMA = 1
 
 def frame() -> dict[str, Any]:
     """Return the first fields of every record."""
-    return {"schema": SCHEMA, "bench": {"digest": digest.bench_digest()}}
+    return {"schema": SCHEMA, "bench": {"digest": code_digest.bench_digest()}}
 
 
 def check_writable(path: str | None) -> None:

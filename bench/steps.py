@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench import tensor_conversion
+from bench import dataset_tensors
+from bench.dataset_tensors import Batch
+from bench.device_and_rank import Place
 from bench.devices import Device
 from bench.options import Options
-from bench.place import Place
-from bench.tensor_conversion import Batch
 
 #: Called with each phase of a step when it has ended.
 Mark = Callable[[str], None]
@@ -264,7 +264,7 @@ class Predictor:
 
 
 def evaluate(
-    model: nn.Module, samples: tensor_conversion.Samples, options: Options, device: Device, batch: int = 500
+    model: nn.Module, samples: dataset_tensors.Samples, options: Options, device: Device, batch: int = 500
 ) -> tuple[float | None, float | None]:
     """Return (mean loss, accuracy from 0 to 1) over the first held-out samples, or (None, None).
 
@@ -279,7 +279,7 @@ def evaluate(
         for start in range(0, count, batch):
             stop = min(start + batch, count)
             labels = samples.test_labels[start:stop]
-            (images,) = device.to_here(tensor_conversion.to_float(samples.test_images[start:stop]))
+            (images,) = device.to_here(dataset_tensors.to_float(samples.test_images[start:stop]))
             scores = model(images.to(dtype)).float().cpu()
             loss += functional.cross_entropy(scores, labels, reduction="sum").item()
             correct += int((scores.argmax(1) == labels).sum().item())

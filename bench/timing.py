@@ -11,13 +11,13 @@ from typing import Any
 
 from torch import Tensor
 
-from bench import counters, step_thread
-from bench.early_steps import first_to_last_step_ratio, second_half
+from bench import kernel_counters, thread_time
+from bench.dataset_tensors import Batch
+from bench.device_and_rank import Place
+from bench.early_and_late_steps import first_to_last_step_ratio, second_half
 from bench.gate import Gate, Turn
-from bench.place import Place
 from bench.record import finite
 from bench.steps import Step
-from bench.tensor_conversion import Batch
 
 #: A steady-state run lasts at most LONGEST times its seconds. It is extended while it has fewer than ENOUGH steps, or
 #: while the medians of the last two quarters differ by more than _SAME.
@@ -69,7 +69,7 @@ class Timed:
 
     ``training_ns`` in it is from the start of the first timed step to the end of all work; in an interleaved run, the
     sum over the counted steps of all turns. ``turns`` is None for uninterrupted runs. ``waits_ns`` is the part of each
-    step that waited for its batch, and ``turn_start`` comes from ``bench.early_steps``.
+    step that waited for its batch, and ``turn_start`` comes from ``bench.early_and_late_steps``.
     """
 
     times: dict[str, Any]
@@ -164,7 +164,7 @@ class Loop:
         source, mark = self._source, self._device.mark
         self._place.barrier()
         self._samples = 0
-        self._before, self._thread = counters.read(), step_thread.attempt_read()
+        self._before, self._thread = kernel_counters.read(), thread_time.attempt_read()
         self._is_timed = True
         self._device.begin()
         for _ in steps:
@@ -176,8 +176,8 @@ class Loop:
     def _closed(self, apart_ns: Sequence[int] = ()) -> _Stretch:
         """Wait for all work since the last ``begin``, and return it as a stretch."""
         parts_ns = self._device.durations_ns()
-        thread = step_thread.since(self._thread) if self._thread else None
-        counted = counters.since(self._before)
+        thread = thread_time.since(self._thread) if self._thread else None
+        counted = kernel_counters.since(self._before)
         waits_ns = parts_ns[0::2]
         steps_ns = [wait + work for wait, work in zip(waits_ns, parts_ns[1::2])]
         return _Stretch(apart_ns, waits_ns, steps_ns, self._device.begin_to_end_ns(), self._samples, counted, thread)
@@ -192,11 +192,11 @@ class Loop:
         """Stop the clock when all work is complete; return the measurements."""
         if self._gate is None:
             self._stretches.append(self._closed())
-        counted = step_thread.sum_intervals([stretch.counted for stretch in self._stretches]) or {}
-        counted |= {"peak_rss_bytes": counters.peak_rss_bytes(), "peak_gpu_bytes": self._device.peak_bytes()}
+        counted = thread_time.sum_intervals([stretch.counted for stretch in self._stretches]) or {}
+        counted |= {"peak_rss_bytes": kernel_counters.peak_rss_bytes(), "peak_gpu_bytes": self._device.peak_bytes()}
         takes_turns, parts = self._gate is not None, self._parts()
         if self._gate is not None:
-            self.goes_on_s = self._gate.wait_for_others()
+            self.goes_on_s = self._gate.wait_until_all_turns_end()
         steps_ns = [step_ns for stretch in self._stretches for step_ns in stretch.steps_ns]
         waits_ns = [wait for stretch in self._stretches for wait in stretch.waits_ns]
         turns = [{"apart_ns": list(apart), "steps": len(counted_steps)} for apart, counted_steps in parts]
@@ -217,7 +217,7 @@ class Loop:
             last_loss=finite(next(iter(self._place.means(last_loss)), None)),
             counted=counted,
             turn_start=first_to_last_step_ratio(parts) if takes_turns else None,
-            thread=step_thread.sum_intervals([stretch.thread for stretch in self._stretches]),
+            thread=thread_time.sum_intervals([stretch.thread for stretch in self._stretches]),
         )
 
     @property
@@ -259,7 +259,7 @@ class LaterSteps(Loop):
             yield from self._turn(self._stop_line.turn(steps_left))
             stretch = self._stretches[-1]
             self._step_ns = stretch.total_ns / len(stretch.steps_ns)
-        self._stop_line.wait_for_others()
+        self._stop_line.wait_until_all_turns_end()
 
     def _steps_left(self) -> int:
         """Return how many steps remain if they are as fast as those of the last stretch."""

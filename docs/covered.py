@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from envmatrix.engines.catalog import ENGINES
-from envmatrix.evidence.paths import kind_of
+from envmatrix.evidence.dotted_paths import kind_of
 from envmatrix.launchers.catalog import LAUNCHERS
 from envmatrix.matrix.include import packaged_names
 from envmatrix.matrix.model import Design, Level, Matrix, Workload

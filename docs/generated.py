@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from envmatrix.cli.parser import GROUPS, command_parser
-from envmatrix.evidence.paths import SHORT_PATHS, kind_of, known_paths
+from envmatrix.evidence.dotted_paths import SHORT_PATHS, kind_of, known_paths
 
 _DOCS = Path(__file__).parent
 _SECTIONS = {

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from envmatrix.version import __version__
 
 if TYPE_CHECKING:
-    from envmatrix.api.answers import compare, effects, history
     from envmatrix.api.environments import export
     from envmatrix.api.packs import reproduce
     from envmatrix.api.reruns import rerun
     from envmatrix.api.result import Result
+    from envmatrix.api.run_results import compare, effects, history
     from envmatrix.api.runs import load, resume, run
     from envmatrix.api.tuning.search import TuneResult, tune
     from envmatrix.errors import (
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         StoreError,
     )
     from envmatrix.results import Trial
-    from envmatrix.runner.reproduction import Reproduction
+    from envmatrix.runner.reproduction.reproduced_effects import Reproduction
     from envmatrix.stats.comparisons.result import Comparison
     from envmatrix.stats.effects import Effect
     from envmatrix.stats.history import History
@@ -45,7 +45,7 @@ __all__ = [
 
 #: Module -> its public names.
 _HOMES = {
-    "envmatrix.api.answers": ("compare", "effects", "history"),
+    "envmatrix.api.run_results": ("compare", "effects", "history"),
     "envmatrix.api.environments": ("export",),
     "envmatrix.api.packs": ("reproduce",),
     "envmatrix.api.reruns": ("rerun",),
@@ -61,7 +61,7 @@ _HOMES = {
         "SkipEnvironmentError",
         "StoreError",
     ),
-    "envmatrix.runner.reproduction": ("Reproduction",),
+    "envmatrix.runner.reproduction.reproduced_effects": ("Reproduction",),
     "envmatrix.stats.comparisons.result": ("Comparison",),
     "envmatrix.stats.effects": ("Effect",),
     "envmatrix.stats.history": ("History",),

@@ -9,7 +9,7 @@ from envmatrix.matrix.include import packaged_names
 from envmatrix.matrix.model import Matrix
 from envmatrix.matrix.parse import parse
 from envmatrix.plan.environment import Environment, build_environment
-from envmatrix.system.project import default_matrix
+from envmatrix.system.resource_paths import default_matrix
 
 #: Levels that are the default of a process; the tables call them a no-op.
 ALREADY = {

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from envmatrix.system.project import cache_folder
+from envmatrix.system.resource_paths import cache_folder
 
 ROOT = Path(__file__).parents[1]
 

@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 from unittest.mock import patch
 
-from envmatrix.report.summary import summarise
+from envmatrix.report.report_data import summarise
 from envmatrix.results import RunFolder
 from envmatrix.stats.step_account import PARTS
 from tests.synthetic import MATRIX_TEXT, Machine, make_environment, make_plan, make_run, make_trials

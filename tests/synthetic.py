@@ -185,7 +185,7 @@ def mixed_plan(environments: tuple[str, ...] = ("a", "b", "c"), lone: tuple[str,
 
 def mixed_trials(plan: Plan, machine: Machine, blocks: int) -> Iterator[Trial]:
     """Yield trials; separate ones have half the speed, and another loss, of interleaved ones."""
-    alone = {arm.name for arm in plan.arms if arm.is_alone}
+    alone = {arm.name for arm in plan.arms if arm.is_uninterrupted_copy}
     alone |= {arm.name for arm in plan.arms if arm.reference in alone}
     for trial in make_trials(plan, machine, blocks):
         document = trial.document

@@ -14,7 +14,7 @@ from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import EnvmatrixError
 from envmatrix.matrix import load
 from envmatrix.plan.environment import all_libraries, resolve_environment
-from envmatrix.system.project import default_matrix
+from envmatrix.system.resource_paths import default_matrix
 
 
 def main() -> int:

@@ -19,7 +19,7 @@ from unittest import mock
 import numpy as np
 
 from envmatrix.plan import Plan, make_arms
-from envmatrix.report.summary import summarise
+from envmatrix.report.report_data import summarise
 from envmatrix.results import RunFolder
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.inference.maxt import critical_value, moderated_errors

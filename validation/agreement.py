@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from envmatrix.api.places import find_matrix
+from envmatrix.api.matrix_and_run_lookup import find_matrix
 from envmatrix.errors import InputError
 from envmatrix.matrix import load
 from envmatrix.results import RunFolder

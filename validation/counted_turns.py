@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from bench import step_thread, workload
+from bench import thread_time, trial_process
 from bench.command_line import main
 from bench.gate import Turn
 
@@ -20,11 +20,11 @@ class Turns:
     def __init__(self, folder: str) -> None:
         self._steps = int(sys.argv[1])
         self._counted = iter(sys.argv[2])
-        self._read = step_thread.attempt_read
+        self._read = thread_time.attempt_read
 
     def turn(self, left: int) -> Turn:
         """Switch the counters on or off and return the next turn."""
-        step_thread.attempt_read = self._read if next(self._counted) == "1" else _not_read
+        thread_time.attempt_read = self._read if next(self._counted) == "1" else _not_read
         return Turn(0, min(self._steps, left))
 
     def end(self) -> float | None:
@@ -37,5 +37,5 @@ def _not_read() -> None:
 
 
 if __name__ == "__main__":
-    workload.Gate = Turns  # type: ignore[assignment, misc]
+    trial_process.Gate = Turns  # type: ignore[assignment, misc]
     sys.exit(main(sys.argv[3:]))

@@ -30,7 +30,7 @@ def here(
 ) -> Iterator[Trial]:
     """Run a block on this machine; ``lengths`` are unequal turn lengths (None: the design's)."""
     for group in groups.of(slots):
-        if groups.runs_side_by_side(group[0]):
+        if groups.starts_together(group[0]):
             for part in groups.split_by_memory(group):
                 yield from run_interleaved(experiment, part, progress, lengths)
         else:

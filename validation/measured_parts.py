@@ -23,7 +23,7 @@ from envmatrix.errors import EnvmatrixError, InputError
 from envmatrix.plan import Plan
 from envmatrix.results import RunFolder, Trial
 from envmatrix.results.trial import trial_from_line
-from envmatrix.system import bench_options, project
+from envmatrix.system import bench_options, resource_paths
 from envmatrix.system.atomic_files import write_whole
 from envmatrix.system.host import this_host
 from envmatrix.system.progress import ProgressCallback
@@ -70,7 +70,7 @@ def _number(path: Path) -> int:
 
 def bench_here() -> str:
     """Return the shortened digest of the current bench/."""
-    return bench_options.folder_digest(project.bench_folder()).removeprefix("sha256:")[:12]
+    return bench_options.folder_digest(resource_paths.bench_folder()).removeprefix("sha256:")[:12]
 
 
 def host_here() -> str:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from envmatrix.api.places import find_matrix
+from envmatrix.api.matrix_and_run_lookup import find_matrix
 from envmatrix.api.runs import find_run_host
 from envmatrix.block import interrupts
 from envmatrix.errors import EnvmatrixError
@@ -40,7 +40,7 @@ from envmatrix.system.machine_lock import alone_on_machine
 from envmatrix.trials.batches import TrialGrouper
 from envmatrix.trials.experiment import Experiment, create_experiment, find_design, reopen_experiment
 from envmatrix.trials.interleave import TurnLengths
-from envmatrix.trials.new_run import NewRun
+from envmatrix.trials.new_run_options import NewRun
 from validation import precision_figures as figures
 from validation import precision_parts
 from validation.measured_blocks import Jobs, here

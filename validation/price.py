@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from envmatrix.stats.arrays import Floats
+from envmatrix.stats.array_types import Floats
 from envmatrix.stats.effects import ALL_ANALYSES_LEVEL, CONFIDENCE, LEVEL
 from envmatrix.stats.inference.maxt import critical_value, moderated_errors
-from envmatrix.stats.inference.slow_phases import apart
+from envmatrix.stats.inference.standard_errors import apart
 from envmatrix.stats.pairing import summarise_pairs
 from validation.simulated import over_two_copies
 

@@ -23,11 +23,11 @@ from envmatrix.engines.catalog import find_engine
 from envmatrix.matrix.parse import parse
 from envmatrix.plan import Plan, make_arms
 from envmatrix.search.answer import find_expected_best
-from envmatrix.search.search import Batch, Budget, Search
+from envmatrix.search.next_trials import Batch, Budget, Search
 from envmatrix.search.steps import Step
 from envmatrix.trials.execution import make_job, run_trial
 from envmatrix.trials.experiment import create_experiment, find_design
-from envmatrix.trials.new_run import NewRun
+from envmatrix.trials.new_run_options import NewRun
 from tests.synthetic import Machine, make_plan, make_trials, write_run
 from validation import agreement, measured_parts, precision, simulated_tuning, tuned, verdicts
 

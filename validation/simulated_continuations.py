@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from envmatrix.plan import Plan, make_arms
-from envmatrix.plan.continuation import share
+from envmatrix.plan.continued_blocks import share
 from envmatrix.results import trial_of
-from envmatrix.stats.analysis import estimate
+from envmatrix.stats.effect_estimation import estimate
 from envmatrix.stats.measurements import Measurements, fold_trials
 from envmatrix.stats.metrics import THROUGHPUT
 from envmatrix.stats.steady_state.effect import SteadyEffect, steady_effects

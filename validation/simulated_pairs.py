@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from envmatrix.plan import Arm, Plan, make_arms
-from envmatrix.stats.analysis import between, estimate
+from envmatrix.stats.effect_estimation import between, estimate
 from validation.simulated import Figure, Floats, rate, trials_of
 from validation.simulated_table import measured_of, plan_of
 

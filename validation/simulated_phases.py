@@ -8,7 +8,7 @@ import numpy as np
 
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.inference.maxt import critical_value, student_quantile
-from envmatrix.stats.inference.slow_phases import PHASE_S, apart, slow_cosine_error
+from envmatrix.stats.inference.standard_errors import PHASE_S, apart, slow_cosine_error
 from envmatrix.stats.pairing import summarise_pairs
 from validation.noise import NOISES
 from validation.simulated import SIZE, Figure, Floats, rate

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from envmatrix.stats.analysis import estimate
+from envmatrix.stats.effect_estimation import estimate
 from validation.noise import NOISES
 from validation.simulated import Figure, Floats, rate
 from validation.simulated_models import skewed, without_slowest

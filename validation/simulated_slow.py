@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from envmatrix.stats.analysis import estimate
+from envmatrix.stats.effect_estimation import estimate
 from envmatrix.stats.quality.slow_trials import find_slow_trials
 from validation.noise import NOISES
 from validation.simulated import SIZE, Figure, Floats, rate

@@ -14,20 +14,20 @@ from dataclasses import replace
 import numpy as np
 
 from envmatrix.plan import Arm, Plan
-from envmatrix.stats.analysis import Analysis, estimate, is_blocked_by_slow_trials
-from envmatrix.stats.arm_facts import ArmFacts
 from envmatrix.stats.attribution.main_effects import attribute_gain, find_cells
 from envmatrix.stats.comparisons.result import status_of
+from envmatrix.stats.effect_estimation import Analysis, estimate, is_blocked_by_slow_trials
 from envmatrix.stats.effects import Flag
 from envmatrix.stats.inference.change_points import change_points
-from envmatrix.stats.inference.slow_phases import too_short
+from envmatrix.stats.inference.standard_errors import too_short
 from envmatrix.stats.inference.welch import FEWEST_RUNS, compare_with_runs, mean_of_logs
 from envmatrix.stats.measurements import Measurements, TrialOrder, first_blocks
 from envmatrix.stats.metrics import METRICS, THROUGHPUT
-from envmatrix.stats.pairing import log_ratios_over_copies
+from envmatrix.stats.pairing import log_ratios_over_copy_mean
 from envmatrix.stats.quality.slow_trials import SlowTrials
 from envmatrix.stats.selection import choose_best_set
 from envmatrix.stats.stopping.racing import next_arms
+from envmatrix.stats.text_facts import ArmFacts
 from validation.noise import NOISES
 from validation.simulated import SIZE, Figure, Floats, rate
 from validation.simulated_models import ARMS, LEVELS, LIMIT_S, MARKED, MODELS, SELECTED, TRIAL_S, Model, Trials
@@ -196,7 +196,7 @@ def _judged_days(draw: Model, blocks: int, chance: np.random.Generator) -> Answe
     means = [mean_of_logs(logs[MARKED] + day, 2) for logs, day in zip(runs, days, strict=True)]
     *olds, new = [mean for mean in means[: FEWEST_RUNS + 1] if mean]
     yield "gate of stored runs: exit 5", status_of(None, compare_with_runs(olds, new).high, 0.0) == "slower"
-    ratios = [float(log_ratios_over_copies(logs[[*_COPIES, MARKED]], len(_COPIES)).mean()) for logs in runs]
+    ratios = [float(log_ratios_over_copy_mean(logs[[*_COPIES, MARKED]], len(_COPIES)).mean()) for logs in runs]
     yield "history: any change", bool(change_points(np.array(ratios)))
 
 

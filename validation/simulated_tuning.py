@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.search.answer import contributions
-from envmatrix.search.candidates import EQUAL_GAIN, simplify_row
-from envmatrix.search.search import REFERENCES, Batch, Budget, Proposal, Search
+from envmatrix.search.candidate_selection import EQUAL_GAIN, simplify_row
+from envmatrix.search.next_trials import REFERENCES, Batch, Budget, Proposal, Search
 from envmatrix.search.space import Codes, Space
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.inference.maxt import critical_value

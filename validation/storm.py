@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-import envmatrix.api.answers
+import envmatrix.api.run_results
 import envmatrix.api.runs
 import envmatrix.cli.bench
 import envmatrix.cli.resume  # noqa: F401 - imported once for all tools
@@ -29,7 +29,7 @@ from envmatrix.build.cache import MEMORY_FOLDER, json_digest
 from envmatrix.engines.catalog import find_engine
 from envmatrix.engines.docker import DockerEngine
 from envmatrix.engines.docker_images import RUN_LABEL
-from envmatrix.system import project as places
+from envmatrix.system import resource_paths as places
 from tests.cluster.slurm_daemons import Cluster
 from tests.cluster.test_every_launcher import runners
 from tests.engines.conftest import write_wheel

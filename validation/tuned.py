@@ -21,11 +21,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from envmatrix.api.program.bench import ProgramRequest
 from envmatrix.api.tuning import search as tunes
+from envmatrix.api.user_program.program_benchmark import ProgramRequest
 from envmatrix.errors import EnvmatrixError, InputError
 from envmatrix.search.loop import watch_step
-from envmatrix.search.study import StudyFolder
+from envmatrix.search.study_folder import StudyFolder
 from envmatrix.system.atomic_files import append_line, write_whole
 from validation import measured_parts as parts
 from validation import tuned_verdict

@@ -21,14 +21,14 @@ from envmatrix.api import runs
 from envmatrix.api.tuning import search as tunes
 from envmatrix.errors import NothingRanError
 from envmatrix.matrix import Matrix
-from envmatrix.matrix.override import with_design
+from envmatrix.matrix.additions import with_only_design
 from envmatrix.results import RunFolder
 from envmatrix.search.space import Space
 from envmatrix.search.steps import find_row
-from envmatrix.search.study import StudyFolder
+from envmatrix.search.study_folder import StudyFolder
 from envmatrix.system.atomic_files import write_whole
 from envmatrix.system.progress import ProgressCallback
-from envmatrix.trials.new_run import NewRun
+from envmatrix.trials.new_run_options import NewRun
 from envmatrix.trials.overrides import Overrides
 from validation.measured_parts import trials_of
 
@@ -190,7 +190,7 @@ def matrix_of(check: Check, folder: Path) -> Matrix:
     blocks = check.blocks
     limits = {"max_blocks": blocks, "min_blocks": min(blocks, 6), "budget": 1e6, "target": 0.0001, "seed": 1000}
     environments = list(dict.fromkeys([*check.levels, *check.named]))
-    return with_design(matrix, _DESIGN, {**kept, **limits, "environments": environments}, check.levels)
+    return with_only_design(matrix, _DESIGN, {**kept, **limits, "environments": environments}, check.levels)
 
 
 def run_check(check: Check, part: Path, progress: ProgressCallback) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from envmatrix.search.steps import running_and_gap_s
-from envmatrix.stats.analysis import between, estimate
+from envmatrix.stats.effect_estimation import between, estimate
 from envmatrix.stats.measurements import fold_trials
 from validation.measured_parts import trials_of
 from validation.tuned_check import check_of, claim_of
@@ -41,7 +41,9 @@ def verdict_of(part: Path, folder: Path) -> dict[str, Any] | None:
     trials = list(trials_of(check.run, run.plan))
     measured = fold_trials(run.plan, trials)
     analysis = estimate(run.plan, measured, workloads=run.workloads, environments=run.environments, metrics=())
-    arms = {arm.environment: arm for arm in run.arms if arm.reference and not (arm.is_control or arm.is_alone)}
+    arms = {
+        arm.environment: arm for arm in run.arms if arm.reference and not (arm.is_control or arm.is_uninterrupted_copy)
+    }
     own = arms[check.of[folder.name]]
     effect = analysis.find(own.name)
     over = {name: between(analysis, measured, arms[name], own, run.environments)

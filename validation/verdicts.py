@@ -29,11 +29,11 @@ from typing import Any
 
 from scipy import stats
 
-from envmatrix.api.places import find_matrix
+from envmatrix.api.matrix_and_run_lookup import find_matrix
 from envmatrix.matrix import load
 from envmatrix.plan import Arm, Plan, make_arms
 from envmatrix.results import RunFolder, Trial
-from envmatrix.stats.analysis import estimate
+from envmatrix.stats.effect_estimation import estimate
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.steady_state.effect import steady_effects

@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.plan import Plan
-from envmatrix.stats.analysis import estimate
-from envmatrix.stats.arm_facts import ArmFacts
 from envmatrix.stats.attribution.explanation import Explanation, explain
+from envmatrix.stats.effect_estimation import estimate
 from envmatrix.stats.measurements import Measurements, TrialOrder
 from envmatrix.stats.step_account import COLUMNS, PARTS
+from envmatrix.stats.text_facts import ArmFacts
 from tests.synthetic import make_plan, make_run
 from validation import why_injected, why_overhead
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from envmatrix.stats.inference.maxt import student_quantile
-from envmatrix.system import project
+from envmatrix.system import resource_paths
 from envmatrix.system.atomic_files import write_whole
 from validation.measured_parts import host_here
 
@@ -70,7 +70,7 @@ def _turns_s(order: str, chosen: argparse.Namespace) -> list[float]:
     words = ["run", "--model", chosen.model, "--warmup-steps", str(WARMUP_STEPS), "--gate", "none"]
     words += ["--steps", str(chosen.steps * len(order))]
     argv = [chosen.python, "-m", "validation.counted_turns", str(chosen.steps), order, *words]
-    done = subprocess.run(argv, cwd=project.bench_folder().parent, capture_output=True, text=True, check=False)
+    done = subprocess.run(argv, cwd=resource_paths.bench_folder().parent, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{done.stderr.strip() or 'it failed'}\n-> --python: a Python with torch")
     steps_ns = json.loads(done.stdout)["timing"]["steps_ns"]

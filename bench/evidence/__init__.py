@@ -12,8 +12,8 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from bench import variables
-from bench.evidence import machine, memory, outside, sandbox
+from bench import recorded_variables
+from bench.evidence import machine, memory, program_from_outside, sandbox
 from bench.evidence.reading import attempt
 
 #: Parts of the evidence that are modules of this folder, and only there if PyTorch is loaded.
@@ -25,7 +25,7 @@ def before_torch() -> dict[str, Any]:
     return {
         "affinity_before": attempt(machine.affinity),
         "load_1m": attempt(lambda: os.getloadavg()[0]),
-        "variables": variables.recorded_variables(os.environ),
+        "variables": recorded_variables.to_record(os.environ),
     }
 
 
@@ -66,7 +66,9 @@ def collect(
         **{part: attempt(partial(_collect_part, part)) if torch else None for part in _OF_TORCH},
         "packages": attempt(packages.collect),
         "libraries": attempt(dynamic.loaded_paths),
-        "preloaded": attempt(lambda: outside.preloaded_files(outside.preload_names(), dynamic.loaded_paths())),
+        "preloaded": attempt(
+            lambda: program_from_outside.preloaded_files(program_from_outside.preload_names(), dynamic.loaded_paths())
+        ),
         "variables": first["variables"],
     }
 

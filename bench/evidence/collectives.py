@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.evidence import dynamic
 from bench.evidence.reading import attempt
-from bench.variables import shown
+from bench.recorded_variables import shown
 
 #: NCCL reads both at start-up, in addition to its variables, without reporting it.
 #: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html

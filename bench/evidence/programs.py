@@ -10,8 +10,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from bench import variables
-from bench.evidence import outside
+from bench import recorded_variables
+from bench.evidence import program_from_outside
 from bench.evidence.processes import TICKS_PER_S, Stat, descendants
 from bench.evidence.reading import text
 from bench.evidence.tree import WORKS, Program, Watch
@@ -93,7 +93,7 @@ def _claims_key(program: Program) -> str:
     """Return a text of everything that checks can use; equal texts mean that programs are alike."""
     if program.probe is None:
         shown_variables = (
-            None if program.variables is None else sorted(variables.recorded_variables(program.variables).items())
+            None if program.variables is None else sorted(recorded_variables.to_record(program.variables).items())
         )
         return repr((program.name, program.path, sorted(program.libraries or ()), shown_variables, program.threads_set))
     known_evidence = _program_evidence(program)
@@ -231,13 +231,15 @@ def _program_evidence(program: Program, programs: Sequence[Program] = ()) -> dic
     if program.probe:
         program_part = program.probe["evidence"]
     else:
-        twins = (outside.evidence_from_twin(program, twin) for twin in programs if twin.probe)
-        program_part = next(filter(None, twins), None) or outside.evidence(program)
+        twins = (program_from_outside.evidence_from_twin(program, twin) for twin in programs if twin.probe)
+        program_part = next(filter(None, twins), None) or program_from_outside.evidence(program)
     torch = dict(program_part["torch"] or ({"threads_set": ()} if program.threads_set else {}))
     if torch:
         torch["threads_set"] = program.threads_set
     # LD_PRELOAD of the program may differ from the list that this process was given.
-    mapped = outside.preloaded_files(outside.preload_names(), program_part["libraries"] or program.libraries)
+    mapped = program_from_outside.preloaded_files(
+        program_from_outside.preload_names(), program_part["libraries"] or program.libraries
+    )
     if program_part["libraries"] is None and not all((mapped or {}).values()):
         mapped = None
     return dict(program_part, torch=torch or None, preloaded=mapped, source="probe" if program.probe else "outside")
@@ -251,5 +253,5 @@ def _share(program: Program, whole_s: float) -> dict[str, Any]:
         "cpu_s": round(program.cpu_s, 4),
         "share": round(program.cpu_s / whole_s, 4),
         "threads": program.threads or None,
-        "busy_threads": program.busy.get(outside.busiest(program)),
+        "busy_threads": program.busy.get(program_from_outside.busiest(program)),
     }

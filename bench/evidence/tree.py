@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from bench.evidence import elf, memory, peers, processes, teams
+from bench.evidence import connected_servers, elf, memory, openmp_threads, processes
 from bench.evidence.processes import TICKS_PER_S, Stat, stat_of
 from bench.evidence.reading import attempt, fields, text
 
@@ -105,7 +105,7 @@ class Program:
         memory_settings = memory.memory_requests(pid, policy=self.memory["policy"] is None)
         self.memory.update({name: value for name, value in memory_settings.items() if value is not None})
 
-    def is_unplaced(self, pid: int, threads: int) -> bool:
+    def has_unknown_runtime(self, pid: int, threads: int) -> bool:
         """Return whether the runtime behind one process's threads is still unknown."""
         return threads > 1 and not self.teams.get(pid)
 
@@ -116,12 +116,12 @@ class Program:
         """
         worked = self.of_process.get(pid, 0.0)
         threads_before, counted_at_s = self._counted.get(pid, (0, 0.0))
-        is_new, is_unplaced = threads != threads_before, self.is_unplaced(pid, threads)
-        next_s = 2 * counted_at_s if is_unplaced and not is_new else counted_at_s + _WORKED_S
-        if threads > 1 and worked >= next_s and (is_new or is_unplaced):
+        is_new, has_unknown_runtime = threads != threads_before, self.has_unknown_runtime(pid, threads)
+        next_s = 2 * counted_at_s if has_unknown_runtime and not is_new else counted_at_s + _WORKED_S
+        if threads > 1 and worked >= next_s and (is_new or has_unknown_runtime):
             self._counted[pid] = threads, worked
             largest_teams = self.teams.setdefault(pid, {})
-            for runtime, number in (attempt(partial(teams.workers_of, pid)) or {}).items():
+            for runtime, number in (attempt(partial(openmp_threads.workers_of, pid)) or {}).items():
                 largest_teams[runtime] = max(number, largest_teams.get(runtime, 0))
 
 
@@ -196,7 +196,7 @@ class Watch:
         self.cost_s = self._read_s = 0.0
         self.processes = self.stops = 0
         self.reaped: list[Reaped] = []
-        self.sockets = peers.Sockets()
+        self.sockets = connected_servers.Sockets()
         self.left: list[str] = []
         self._began = self._looked = time.monotonic()
         self._programs: dict[tuple[str, ...], Program] = {}
@@ -271,7 +271,7 @@ class Watch:
     def _read(self, pid: int, process: _Process, last: bool) -> None:
         """Read a process's details and waits, as often as the budget allows."""
         program, since_s = process.program, time.monotonic() - self._began
-        unseen = program.is_new or program.is_unplaced(pid, process.stat.threads)
+        unseen = program.is_new or program.has_unknown_runtime(pid, process.stat.threads)
         may_take_s = (_FIRST_S + _SHARE * since_s) * (_NEW if unseen else 1.0)
         if not last and self._read_s <= may_take_s:
             program.look(

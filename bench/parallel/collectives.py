@@ -12,11 +12,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from bench import timing
+from bench.dataset_tensors import Batch
+from bench.device_and_rank import Place
 from bench.errors import RunError
 from bench.options import Options
-from bench.place import Place
 from bench.steps import Mark, no_mark
-from bench.tensor_conversion import Batch
 
 _DEFAULT_ROUNDS = 50
 _FLOAT_BYTES = 4

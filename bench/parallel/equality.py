@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bench import feeds, models, steps, tensor_conversion
+from bench import dataset_tensors, feeds, models, steps
 from bench.errors import BenchError, RunError
 from bench.options import Options
-from bench.parallel import choices, strategies
+from bench.parallel import derived_options, strategies
 
 #: Largest relative difference of a step's loss. Another order of summation changes the seventh digit (2e-7 over 8
 #: steps); a lost or doubled shard, or a gradient of the wrong size, changes it by 1e-4 or more. CUDA may use TF32.
@@ -41,20 +41,22 @@ def check_comparable(model: nn.Module, options: Options) -> None:
         )
 
 
-def one_process_losses(samples: tensor_conversion.Samples, options: Options, world: int) -> list[float]:
+def one_process_losses(samples: dataset_tensors.Samples, options: Options, world: int) -> list[float]:
     """Train with plain PyTorch in one process on the CPU; return the losses of ``verify_steps`` steps."""
     torch.manual_seed(options["seed"])
     model = models.build(options, samples.set.shape, samples.set.classes)
-    scaled = {**options, "learning_rate": choices.learning_rate(options, world), "cuda_graphs": False}
+    scaled = {**options, "learning_rate": derived_options.learning_rate(options, world), "cuda_graphs": False}
     optimizer = steps.optimizer_for(model.parameters(), scaled)
     scaler = steps.scaler(options, "cpu")
     losses: list[float] = []
-    for numbers in feeds.order(feeds.epoch_samples(samples, options), choices.effective_batch(options, world), options):
+    for numbers in feeds.order(
+        feeds.epoch_samples(samples, options), derived_options.effective_batch(options, world), options
+    ):
         if len(losses) == options["verify_steps"]:
             break
         optimizer.zero_grad()
         with steps.autocast(options, "cpu")():
-            scores = model(tensor_conversion.to_float(samples.images[numbers]))
+            scores = model(dataset_tensors.to_float(samples.images[numbers]))
             loss = functional.cross_entropy(scores, samples.labels[numbers])
         if scaler is None:
             loss.backward()

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from bench.device_and_rank import Place
 from bench.errors import RunError
 from bench.options import Options
-from bench.place import Place
 
 _HOST = "127.0.0.1"
 

@@ -16,9 +16,9 @@ from bench import data_sets
 from bench.errors import RunError
 from bench.evidence.processes import own_age_ns
 from bench.options import Options
-from bench.parallel import choices
+from bench.parallel import derived_options
 from bench.parallel.nodes import Node
-from bench.parallel.ranks import Failure, Ranks, python, timeout_message
+from bench.parallel.rank_processes import Failure, Ranks, python, timeout_message
 
 _SUMMED = (
     "peak_rss_bytes", "minor_faults", "major_faults", "voluntary_switches", "involuntary_switches", "user_s",
@@ -33,7 +33,7 @@ def run(options: Options, data_dir: str | None, node: Node | None = None) -> dic
     the record, the others get None. Raises RunError with the name of the rank that failed first, after printing every
     rank's log to standard error.
     """
-    choices.check(options)
+    derived_options.check(options)
     with node.telling() if node else nullcontext():
         records: list[dict[str, Any]] | None = _records(options, data_dir, node)
         if node and records:
@@ -43,7 +43,7 @@ def run(options: Options, data_dir: str | None, node: Node | None = None) -> dic
 
 def _records(options: Options, data_dir: str | None, node: Node | None) -> list[dict[str, Any]]:
     """Run the ranks of this machine and return their records."""
-    world = choices.processes(options, os.environ)
+    world = derived_options.processes(options, os.environ)
     own_ranks = node.ranks(world) if node else range(world)
     folder = tempfile.mkdtemp(prefix=f"bench-ranks.{os.getpid()}.")
     try:
@@ -78,7 +78,10 @@ def _ready_data(options: Options, data_dir: str | None, folder: str) -> str | No
 def _watch(job: str, world: int, own_ranks: Sequence[int], folder: str, node: Node | None) -> None:
     project_root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     ranks = Ranks(
-        lambda n: [*python(), "-m", "bench.parallel.rank", job, str(own_ranks[n])], len(own_ranks), folder, project_root
+        lambda n: [*python(), "-m", "bench.parallel.rank_main", job, str(own_ranks[n])],
+        len(own_ranks),
+        folder,
+        project_root,
     )
     try:
         failure = ranks.wait()

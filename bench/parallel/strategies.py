@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from bench import steps, timing
+from bench.device_and_rank import Place
 from bench.errors import BenchError, SkipError
 from bench.options import Options
 from bench.parallel import pipeline
-from bench.place import Place
 from bench.steps import Trainer
 
 

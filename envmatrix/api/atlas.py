@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envmatrix.api.places import PathLike, find_run, load_matrix
+from envmatrix.api.matrix_and_run_lookup import PathLike, find_run, load_matrix
 from envmatrix.engines.catalog import DEFAULT as DEFAULT_ENGINE
 from envmatrix.errors import EnvmatrixError, InputError, StoreError, Where
 from envmatrix.matrix import Design, Matrix
@@ -24,7 +24,7 @@ from envmatrix.report.formatting import join_texts
 from envmatrix.results import RunFolder
 from envmatrix.results.anonymize import local_anonymizer
 from envmatrix.results.atlas import AtlasEntry, read_entries, write_entry
-from envmatrix.stats.analysis import estimate
+from envmatrix.stats.effect_estimation import estimate
 from envmatrix.stats.measurements import read_measurements
 from envmatrix.stats.meta_analysis.atlas import (
     Advice,
@@ -41,8 +41,8 @@ from envmatrix.stats.steady_state.effect import steady_effects
 from envmatrix.system.printable import printable_line
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.trials.feasibility import resolve_program_folder
-from envmatrix.trials.program.files import program_files
-from envmatrix.trials.program.variables import pass_available_variables
+from envmatrix.trials.user_program.file_digests import program_files
+from envmatrix.trials.user_program.variables import pass_available_variables
 
 #: Most environments that the next command measures.
 _MOST_NEXT = 4
@@ -165,7 +165,7 @@ def order_environments(
     return replace(starter, environments=names, description=text if names != list(starter.environments) else "")
 
 
-def order_search(
+def known_search_effects(
     atlas: OrderAtlas | None, matrix: Matrix, design: Design, factors: Mapping[str, Sequence[str]],
     progress: ProgressCallback, *, is_elsewhere: bool,
 ) -> tuple[KnownEffect, ...]:  # fmt: skip

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from envmatrix.api.environments import open_environment
-from envmatrix.api.places import PathLike, find_run
+from envmatrix.api.matrix_and_run_lookup import PathLike, find_run
 from envmatrix.errors import InputError, suggestion
 from envmatrix.results import Run, RunFolder, Trial
 from envmatrix.system.progress import ProgressCallback, silent

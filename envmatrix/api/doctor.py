@@ -17,7 +17,7 @@ from envmatrix.launchers import doctor_software as software
 from envmatrix.launchers.catalog import LAUNCHERS
 from envmatrix.launchers.doctor_software import Finding, State, bad, good, note, read_system_file
 from envmatrix.report.catalog import REPORTS
-from envmatrix.system import project
+from envmatrix.system import resource_paths
 from envmatrix.system.plugins import ExtensionError
 
 _GIB = 2**30
@@ -182,7 +182,7 @@ def _read_quota(group: str, root: Path) -> Quota | None:
 
 def disk(_root: Path) -> Iterator[Finding]:
     """Check the free disk space for images and venvs, and whether the cache folder can be written."""
-    folder = project.cache_folder()
+    folder = resource_paths.cache_folder()
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     free = shutil.disk_usage(existing).free
     state: State = "good" if free > _MIN_FREE_BYTES else "bad"

@@ -10,9 +10,16 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from envmatrix.api import FORMS
-from envmatrix.api.places import PathLike, find_run, has_matrix, load_matrix, matrix_of_run, run_matrix_path
-from envmatrix.api.program.request import check_image
+from envmatrix.api.matrix_and_run_lookup import (
+    PathLike,
+    find_run,
+    has_matrix,
+    load_matrix,
+    matrix_of_run,
+    run_matrix_path,
+)
 from envmatrix.api.tuning.search import find_study
+from envmatrix.api.user_program.program_options import check_image
 from envmatrix.engines.base import HasImageFiles
 from envmatrix.engines.catalog import DEFAULT
 from envmatrix.errors import EnvmatrixError, InputError, SkipEnvironmentError, StoreError, or_else, suggestion
@@ -23,13 +30,13 @@ from envmatrix.plan.environment import Environment, Library, all_libraries, reso
 from envmatrix.plan.export_lines import BUNDLE_FOLDER, dockerfile, export_lines, patch_text
 from envmatrix.report.group import Group
 from envmatrix.results import Run, RunFolder, write_whole
-from envmatrix.search.study import StudyFolder
+from envmatrix.search.study_folder import StudyFolder
 from envmatrix.system.host import Host, this_host
 from envmatrix.system.progress import ProgressCallback, silent
-from envmatrix.trials.environment_shell import Session, prepare_session
 from envmatrix.trials.execution import measured_export_lines
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.images import check_images_unchanged, load_supplied_images, side_matrix_path
+from envmatrix.trials.prepared_environment import Session, prepare_session
 
 
 def open_environment(
@@ -103,7 +110,7 @@ def _run_with_other_python(folder: RunFolder, environment: str) -> str:
         run = folder.load_for_resume()
     except StoreError:  # the user did not ask for that run
         return ""
-    if not run.is_of_program or environment not in run.environments:
+    if not run.has_generated_matrix or environment not in run.environments:
         return ""
     matrix = load_matrix()
     is_same_image = environment in matrix.environments and (
@@ -250,7 +257,7 @@ def _export_preload(session: Session, place: Path | None, *, for_image: bool) ->
     Raises InputError for an image without them.
     """
     if place:
-        return make_bundle(place, session, for_image=for_image)
+        return copy_preloaded_libraries(place, session, for_image=for_image)
     has_files = any("/" in path for path in session.preload)
     if for_image and has_files and (session.prepared.mounted or not _is_image(session)):
         raise InputError(
@@ -283,7 +290,7 @@ def best_export_lines(experiment: Experiment, group: Group) -> str:
     return measured_export_lines(experiment, group.best.arm)
 
 
-def make_bundle(folder: Path, session: Session, *, for_image: bool = False) -> tuple[str, ...]:
+def copy_preloaded_libraries(folder: Path, session: Session, *, for_image: bool = False) -> tuple[str, ...]:
     """Copy the preloaded libraries of an environment into ``folder`` and return their paths in it.
 
     Bare names are returned unchanged. ``for_image``: the folder is only copied into an image, so its path may have

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envmatrix.api.places import PathLike, load_matrix
+from envmatrix.api.matrix_and_run_lookup import PathLike, load_matrix
 from envmatrix.build.debian.suites import BASES, Suite, suite_for_python
 from envmatrix.build.images.context import (
     BuildInputs,
@@ -32,7 +32,7 @@ from envmatrix.plan.environment import Environment, Image, all_images, all_libra
 from envmatrix.results import write_whole
 from envmatrix.system.host import this_host
 from envmatrix.system.progress import ProgressCallback, silent
-from envmatrix.system.project import beside
+from envmatrix.system.resource_paths import beside
 from envmatrix.trials.experiment import design_environments, find_design, snapshot_bench
 from envmatrix.trials.images import ImageBuilder, build_places, matrix_locks_folder, prepare_images
 
@@ -78,7 +78,9 @@ def build(
     Raises InputError, EngineError.
     """
     whole = load_matrix(matrix, progress)
-    environments, is_design = _select_environments(whole, names or ["default"], this_host().facts_elsewhere(), progress)
+    environments, is_design = _select_environments(
+        whole, names or ["default"], this_host().facts_with_stand_ins(), progress
+    )
     name = choose_engine(progress) if engine == AUTO else engine
     builder = ImageBuilder.open([name], all_libraries(whole), Path(whole.path), snapshot_bench()[1])
     if not is_design and isinstance(engine_here := builder.engines[name], BuildsImages):

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from envmatrix.api.places import PathLike, find_matrix, find_run, parse_argument
+from envmatrix.api.matrix_and_run_lookup import PathLike, find_matrix, find_run, parse_argument
 from envmatrix.api.result import Result
 from envmatrix.api.runs import Watch, check_has_answer, find_run_host, finish_run, line_progress_watch, run_path
 from envmatrix.build.cache import file_digest
 from envmatrix.build.locks import Locks
+from envmatrix.durations_and_sizes import parse_bytes, parse_percent
 from envmatrix.engines.base import HasBills, HasImageFiles
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import ExitCode, InputError, StoreError, Where
@@ -20,8 +21,8 @@ from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder, write_whole
 from envmatrix.results.redact import has_personal_names, redact
 from envmatrix.results.run import LauncherOptions, Run
-from envmatrix.runner.pack_archive import Manifest, write_archive
-from envmatrix.runner.pack_contents import (
+from envmatrix.runner.reproduction.pack_archive import Manifest, write_archive
+from envmatrix.runner.reproduction.pack_contents import (
     collect_files,
     file_listing_contents,
     image_contents,
@@ -30,16 +31,21 @@ from envmatrix.runner.pack_contents import (
     make_manifest,
     sbom_contents,
 )
-from envmatrix.runner.pack_crate import CRATE_FILE, make_crate
-from envmatrix.runner.pack_programs import DEFAULT_MAX_BYTES, collect_programs, not_packed_texts
-from envmatrix.runner.pack_rerun import OpenedPack, begin_packed_run, built_image_digests, is_run_of_pack, open_pack
-from envmatrix.runner.reproduction import Reproduction, compare_reproduction
+from envmatrix.runner.reproduction.pack_crate import CRATE_FILE, make_crate
+from envmatrix.runner.reproduction.pack_programs import DEFAULT_MAX_BYTES, collect_programs, not_packed_texts
+from envmatrix.runner.reproduction.pack_rerun import (
+    OpenedPack,
+    begin_packed_run,
+    built_image_digests,
+    is_run_of_pack,
+    open_pack,
+)
+from envmatrix.runner.reproduction.reproduced_effects import Reproduction, compare_reproduction
 from envmatrix.system.progress import ProgressCallback, silent
-from envmatrix.system.signature import PACK, sign_text
+from envmatrix.system.ssh_signatures import PACK, sign_text
 from envmatrix.trials.experiment import Experiment, find_bench_copy, reopen_experiment
 from envmatrix.trials.images import build_places
-from envmatrix.trials.new_run import NewRun
-from envmatrix.units import parse_bytes, parse_percent
+from envmatrix.trials.new_run_options import NewRun
 
 _UNVERIFIED_NOTE = (
     "this runs the archive's own bench/ on this host and in its environments; neither --signers nor "
@@ -124,7 +130,7 @@ def _load_checked_run(folder: RunFolder, progress: ProgressCallback) -> tuple[Ru
     return run, folder.load_for_resume()
 
 
-def redact_run(
+def redact_run_in_place(
     run: PathLike | Result | None = None, *, results: PathLike = "results", progress: ProgressCallback = silent
 ) -> tuple[Result, tuple[str, ...]]:
     """Remove users, their folders and host names from a run, and rewrite its reports. Numbers do not change.
@@ -257,7 +263,7 @@ def compare_again(
     return _write_reproduction(opened, experiment, tolerance)
 
 
-def stored_exit_code(run: PathLike, results: PathLike) -> ExitCode:
+def bench_exit_code(run: PathLike, results: PathLike) -> ExitCode:
     """Return the exit code of ``envmatrix bench`` for the trials that a run has on disk."""
     return Result.of(find_run(run, results)).exit_code
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from envmatrix.api.places import PathLike, load_matrix
+from envmatrix.api.matrix_and_run_lookup import PathLike, load_matrix
 from envmatrix.engines.base import Engine
 from envmatrix.engines.catalog import check_engine, find_engine
 from envmatrix.errors import EnvmatrixError, InputError
@@ -78,7 +78,7 @@ def check_matrix(named: PathLike | None = None) -> Matrix:
     matrix, host = load_matrix(named), this_host()
     for name in matrix.environments:
         with _locate_errors(matrix, ("environments", name)):
-            environment = resolve_environment(matrix, name, host.facts_elsewhere())
+            environment = resolve_environment(matrix, name, host.facts_with_stand_ins())
         for kind in PLACEMENT_NAMES:
             with _locate_errors(matrix, _placement_key(matrix, environment.levels, kind)):
                 check_placement([environment], host, [kind])
@@ -92,7 +92,7 @@ def check_matrix(named: PathLike | None = None) -> Matrix:
         with _locate_errors(matrix, ("designs", design.name, "cpus")):
             cpus = confined_cpus(design, host)
         with _locate_errors(matrix, ("designs", design.name)):
-            design_environments(matrix, design, host.facts_elsewhere(cpus))
+            design_environments(matrix, design, host.facts_with_stand_ins(cpus))
     return matrix
 
 

@@ -6,14 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from envmatrix.api.answers import compare, explain
-from envmatrix.api.places import Names, PathLike, find_run, matrix_of_run, parse_argument, split_names
+from envmatrix.api.matrix_and_run_lookup import Names, PathLike, find_run, matrix_of_run, parse_argument, split_names
 from envmatrix.api.result import Result
+from envmatrix.api.run_results import compare, explain
 from envmatrix.api.runs import check_has_answer, find_run_to_read, finish_run, line_progress_watch, place_run
+from envmatrix.durations_and_sizes import parse_tolerance
 from envmatrix.errors import InputError
 from envmatrix.launchers.catalog import DEFAULT
 from envmatrix.matrix import Design, Factor, Matrix, load
-from envmatrix.matrix.override import only_levels, with_design, with_levels
+from envmatrix.matrix.additions import only_levels, with_only_design, with_packaged_levels
 from envmatrix.plan.environment import Environment, complete_levels, is_possible, library_for_level
 from envmatrix.results import Run, RunFolder
 from envmatrix.results.run import LauncherOptions
@@ -24,10 +25,9 @@ from envmatrix.system.host import this_host
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.trials.comparison_sides import Side, check_comparable, side_design
 from envmatrix.trials.experiment import Experiment, create_experiment, find_design
-from envmatrix.trials.new_run import NewRun
+from envmatrix.trials.new_run_options import NewRun
 from envmatrix.trials.overrides import Overrides, select_engines, with_changed_values
-from envmatrix.trials.program.files import changed_file_texts, program_files
-from envmatrix.units import parse_tolerance
+from envmatrix.trials.user_program.file_digests import changed_file_texts, program_files
 
 _NO_OVERRIDES, _DEFAULT_RUN = Overrides(), NewRun()
 
@@ -161,7 +161,7 @@ def _side_of_run(name: str, folder: RunFolder) -> Side:
     return Side(name, matrix_of_run(folder, run), file, run)
 
 
-def begin_confirmation(
+def begin_cause_confirmation(
     run: PathLike | Result | None,
     environment: str | None,
     new_run: NewRun,
@@ -246,7 +246,7 @@ def _confirmation_matrix(folder: RunFolder, run: Run, explanations: Iterable[Exp
         )
     rules = [finding.rule for explanation in explanations for finding in explanation.findings]
     levels = [level for rule in rules for level in (rule.less, rule.more) if level is not None]
-    matrix = with_levels(matrix_of_run(folder, run), levels)
+    matrix = with_packaged_levels(matrix_of_run(folder, run), levels)
     held = {library.key for library in run.libraries}
 
     def is_held(_name: str, factor: Factor, level: str) -> bool:
@@ -320,4 +320,4 @@ def _with_environments(matrix: Matrix, run: Run, wanted: Sequence[Wanted], desig
     lacking = {name: levels for name, levels in {**added, **measured}.items() if name not in matrix.environments}
     names = {"environments": list(design.environments), "workloads": list(design.workloads)}
     entry = {"baseline": design.baseline, **names}
-    return with_design(matrix, design.name, entry, lacking).model_copy(update={"factors": matrix.factors})
+    return with_only_design(matrix, design.name, entry, lacking).model_copy(update={"factors": matrix.factors})

@@ -10,7 +10,7 @@ from pathlib import Path
 from envmatrix.errors import ExitCode
 from envmatrix.report.formats.html_file import to_answer_html
 from envmatrix.report.formats.markdown import to_markdown
-from envmatrix.report.summary import Summary, summarise
+from envmatrix.report.report_data import Summary, summarise
 from envmatrix.report.tables.columns import Value, effect_values
 from envmatrix.results import RunFolder, Trial
 from envmatrix.runner.loop import RunEnding

@@ -7,8 +7,9 @@ import shutil
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
 
-from envmatrix.api.places import Names, PathLike, find_matrix, find_run, load_matrix, split_names
+from envmatrix.api.matrix_and_run_lookup import Names, PathLike, find_matrix, find_run, load_matrix, split_names
 from envmatrix.api.result import Result
+from envmatrix.durations_and_sizes import as_duration
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import (
     EnvmatrixError,
@@ -41,11 +42,10 @@ from envmatrix.trials.experiment import (
     reopen_experiment,
 )
 from envmatrix.trials.interleaving_eligibility import decide_schedule, non_interleaved_arms
-from envmatrix.trials.new_run import NewRun
+from envmatrix.trials.new_run_options import NewRun
 from envmatrix.trials.overrides import Overrides, apply_overrides, select_engines
-from envmatrix.trials.program.hooks import setup_and_cleanup
-from envmatrix.trials.resume import apply_resume_changes, record_interim_reading
-from envmatrix.units import as_duration
+from envmatrix.trials.resume_changes import apply_resume_changes, record_interim_reading
+from envmatrix.trials.user_program.hooks import setup_and_cleanup
 
 #: Shows the progress of a run while the context is open.
 Watch = Callable[[Experiment], AbstractContextManager[LineProgress]]

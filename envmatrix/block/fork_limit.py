@@ -11,8 +11,8 @@ MOST_PROCESSES = 4096 + 64 * (os.cpu_count() or 1)
 MANY = 1000
 
 
-def rlimit_nproc() -> int:
-    """Return RLIMIT_NPROC for a program, 0 for none: root needs a control group (``engines/confinement.py``)."""
+def process_limit_for_program() -> int:
+    """Return RLIMIT_NPROC for a program, 0 for none: root needs a control group (``engines/process_limits.py``)."""
     if not os.geteuid():
         return 0
     limit = _own_threads() + MOST_PROCESSES

@@ -19,7 +19,7 @@ def first_missing(paths: Sequence[str]) -> str:
     return next((path for path in paths if not os.path.exists(path)), "")
 
 
-def inspect_node() -> dict[str, object]:
+def measure_node_load() -> dict[str, object]:
     """Return this node's CPU share used by others, its load, free memory, throttle count, and your running programs."""
     ticks_before = _cpu_ticks()
     time.sleep(_WATCH_S)

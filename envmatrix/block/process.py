@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from envmatrix.block import fork_limit, interrupts, supervisor
+from envmatrix.block import fork_limit, interrupts, process_supervisor
 
 #: stdin, stdout and stderr, as for ``subprocess``.
 Streams = tuple["int | IO[bytes] | None", "int | IO[bytes] | None", "int | IO[bytes] | None"]
@@ -82,7 +82,7 @@ class Place:
         """Return the values in the form that the supervisor expects."""
         groups = tuple(str(group / "cgroup.procs") for group in self.groups)
         nodes = sum(1 << node for node in self.memory_nodes)
-        return tuple(self.cpus), nodes, groups, self.data_bytes or 0, fork_limit.rlimit_nproc()
+        return tuple(self.cpus), nodes, groups, self.data_bytes or 0, fork_limit.process_limit_for_program()
 
 
 class Overlay(NamedTuple):
@@ -121,7 +121,7 @@ class Order:
 
 
 class SupervisedProcess:
-    """A program started by a supervisor, which ends it and all its descendants (see ``supervisor.py``).
+    """A program started by a supervisor, which ends it and all its descendants (see ``process_supervisor.py``).
 
     Its file descriptor becomes readable when it has ended.
     """
@@ -158,11 +158,11 @@ class SupervisedProcess:
 
     def hold(self) -> None:
         """Stop the program and its descendants; returns after they have stopped or ended."""
-        self._send_command(supervisor.HOLD)
+        self._send_command(process_supervisor.HOLD)
 
     def release(self) -> None:
         """Resume the program and its descendants."""
-        self._send_command(supervisor.RELEASE)
+        self._send_command(process_supervisor.RELEASE)
 
     def _send_command(self, command: bytes) -> None:
         """Send a command to the supervisor; if the program has ended, keep its answer for ``answer``."""

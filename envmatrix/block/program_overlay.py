@@ -29,7 +29,7 @@ def make_overlay(folder: Path, work: Path, metric: str = "") -> Overlay | None:
 
     An old ``metric`` file is absent in it, so that it cannot be read as this trial's.
     """
-    root, _ = find_root(folder, work.parent)
+    root, _ = overlay_root_or_reason(folder, work.parent)
     stale = os.path.join(folder, metric) if metric else ""
     if not root or not _is_below(Path(os.path.realpath(os.path.dirname(stale) or folder)), root):
         return None
@@ -37,7 +37,7 @@ def make_overlay(folder: Path, work: Path, metric: str = "") -> Overlay | None:
 
 
 @lru_cache(maxsize=64)
-def find_root(folder: Path, place: Path) -> tuple[str, str]:
+def overlay_root_or_reason(folder: Path, place: Path) -> tuple[str, str]:
     """Return the root of an overlay for ``folder`` if trials work in ``place``; otherwise '' and the reason.
 
     The first call mounts it for a process that writes a file.

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from envmatrix.block import interrupts, node_checks, orphans
-from envmatrix.block.job_output_files import WRITE_ERRORS, JobFiles, StopError, lock_host
-from envmatrix.block.order import (
+from envmatrix.block.block_order import (
     BUSY,
     CANNOT_WRITE,
     DELETED,
@@ -26,7 +25,8 @@ from envmatrix.block.order import (
     TrialOrder,
     read_order,
 )
-from envmatrix.block.parts import Outcome, PartRun
+from envmatrix.block.job_output_files import WRITE_ERRORS, JobFiles, StopError, lock_host
+from envmatrix.block.part_run import Outcome, PartRun
 from envmatrix.block.process import NotStartedError
 from envmatrix.block.program_overlay import SCRATCH, remove_folder
 from envmatrix.block.srun import Nodes, inspect_task, rank_task
@@ -130,7 +130,7 @@ class BlockRunner:
             reports = self.nodes.inspect_all()
         else:
             missing = node_checks.first_missing(self.order.needs)
-            seen = missing or briefly or node_checks.inspect_node()
+            seen = missing or briefly or node_checks.measure_node_load()
             reports = [{"node": self.node, "missing": missing, "seen": seen}]
         if not reports:
             raise StopError(_TASKS_FAILED, "srun could not start a task on each node")

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from envmatrix.block import node_checks
-from envmatrix.block.order import BlockOrder, TrialOrder
-from envmatrix.block.supervisor import confine, restore_default_signals
+from envmatrix.block.block_order import BlockOrder, TrialOrder
+from envmatrix.block.process_supervisor import confine, restore_default_signals
 
 #: Seconds for a trial's tasks to end on all nodes when its time is up.
 GRACE_S = 30.0
@@ -71,7 +71,7 @@ def inspect_task(order: BlockOrder) -> int:
     report = {
         "rank": os.environ["SLURM_PROCID"],
         "node": os.environ["SLURMD_NODENAME"],
-        "seen": node_checks.inspect_node(),
+        "seen": node_checks.measure_node_load(),
     }
     print(json.dumps({**report, "missing": node_checks.first_missing([order.folder, *order.needs])}))
     return 0

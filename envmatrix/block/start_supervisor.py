@@ -1,6 +1,6 @@
 """Starts the supervisor as a module, because Python compiles a script again at every start.
 
-``python -I -S start_supervisor.py FD OWNER``, see ``supervisor.py``.
+``python -I -S start_supervisor.py FD OWNER``, see ``process_supervisor.py``.
 """
 
 from __future__ import annotations
@@ -10,4 +10,4 @@ import sys
 if __name__ == "__main__":
     sys.path.append(__file__.rpartition("/")[0])  # at the end: its other modules are named like some of the library
     sys.dont_write_bytecode = True
-    __import__("supervisor").main(int(sys.argv[1]))
+    __import__("process_supervisor").main(int(sys.argv[1]))

@@ -11,9 +11,9 @@ from envmatrix.build.cache import Cache, json_digest
 from envmatrix.build.debian.packages import Apt, distribution_name
 from envmatrix.build.lockfile import Lock, PinnedPackage, Section, find_section, read_lock, request_text
 from envmatrix.build.python.builds_of_torch import local_version, resolve_one_build, strangers
-from envmatrix.build.python.interpreters import Python, cached_python
+from envmatrix.build.python.interpreters import Python, find_python_cached
 from envmatrix.build.python.pip import ResolveRequest, cached_pip, is_reachable
-from envmatrix.build.python.source_builds import check_python
+from envmatrix.build.python.source_builds import check_python_for_builds
 from envmatrix.build.python.venvs import BasePython, overlay_pip
 from envmatrix.build.python.wheelhouse import Wheelhouse
 from envmatrix.errors import EngineError, InputError, SkipEnvironmentError, Where
@@ -157,7 +157,7 @@ class Locks:
 
     def _image_request(self, image: Image, python: Python) -> _Request:
         def resolve() -> tuple[PinnedPackage, ...]:
-            check_python(image, python)  # pip can get a source's metadata only with its own Python
+            check_python_for_builds(image, python)  # pip can get a source's metadata only with its own Python
             sources = tuple(build.name for build in image.builds)
             variables = dict(pair for build in image.builds for pair in build.env)
             request = ResolveRequest(image.requirements, image.index, sources=sources, env=variables)
@@ -218,7 +218,7 @@ class Locks:
         So does all of another architecture that cannot be resolved here.
         """
         architecture = architecture or this_architecture()
-        python = cached_python(self.cache, None).for_architecture(architecture)
+        python = find_python_cached(self.cache, None).for_architecture(architecture)
         existing = [library for library in libraries if exists_for(library.architectures, architecture)]
         written = [path for image in images for path in self._make_image(image, architecture)]
         wheels = [self._wheels_request(library, python) for library in existing if library.requirements]
@@ -241,7 +241,7 @@ class Locks:
         elsewhere = architecture != this_architecture()
         tolerated = (SkipEnvironmentError, EngineError) if elsewhere else SkipEnvironmentError
         try:
-            python = cached_python(self.cache, image.python).for_architecture(architecture)
+            python = find_python_cached(self.cache, image.python).for_architecture(architecture)
             if elsewhere:
                 _check_resolvable_elsewhere(image)
             section = self._image_request(image, python).pinned()

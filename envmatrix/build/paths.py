@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envmatrix.build.cache import Cache
-from envmatrix.system import project
+from envmatrix.system import resource_paths
 
 
 @dataclass(frozen=True)
@@ -20,4 +20,6 @@ class BuildPaths:
 
 def project_paths() -> BuildPaths:
     """Return the paths of this checkout, or of the installed package, for this user."""
-    return BuildPaths(Cache(project.cache_folder()), project.locks_folder(), project.bench_folder())
+    return BuildPaths(
+        Cache(resource_paths.cache_folder()), resource_paths.locks_folder(), resource_paths.bench_folder()
+    )

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envmatrix.cli import answer, common, shared_options
+from envmatrix.cli import common, progress_and_result, shared_options
 from envmatrix.cli.grammar import Arguments, Parser, declare, declare_flag, name_list
-from envmatrix.cli.standard_input import check_unused_input
+from envmatrix.cli.unused_input import check_unused_input
 from envmatrix.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _run_program(arguments: Arguments) -> int:
     """Run a program once, generate a matrix for it, and run that."""
     from envmatrix.api import runs
     from envmatrix.api.atlas import read_order_atlas
-    from envmatrix.api.program import bench
+    from envmatrix.api.user_program import program_benchmark
 
     _refuse_design_options(arguments)
     request = replace(
@@ -111,12 +111,12 @@ def _run_program(arguments: Arguments) -> int:
     show = common.print_progress if arguments.show_output else lambda _: None
     progress = common.print_progress
     with check_unused_input(request.words):
-        generated = bench.make_matrix(request, overrides, file, progress, show)
+        generated = program_benchmark.make_matrix(request, overrides, file, progress, show)
     if generated.more:
         progress(generated.more)
-    with bench.cleanup_on_failure(generated.matrix.workloads.values(), progress):
+    with program_benchmark.run_cleanup_on_failure(generated.matrix.workloads.values(), progress):
         if arguments.save:
-            bench.write_new_file(file, generated.text)
+            program_benchmark.write_new_file(file, generated.text)
             matrix_option = "" if file == Path("matrix.yaml") else f" --matrix {shlex.quote(str(file))}"
             progress(f"wrote {file}: to run it again, `envmatrix bench{matrix_option}`")
         options = request.place.launcher_options
@@ -125,7 +125,7 @@ def _run_program(arguments: Arguments) -> int:
         )
         experiment = runs.begin_run("default", overrides, new_run, matrix=generated.matrix)
         experiment = replace(experiment, trial_run_s=generated.took_s)
-    code = answer.run_and_show(experiment, arguments, is_set_up=True)
+    code = progress_and_result.run_and_show(experiment, arguments, is_set_up=True)
     if generated.more and code == ExitCode.FINE:
         progress(generated.more)
     return code
@@ -168,4 +168,4 @@ def _run_design(arguments: Arguments) -> int:
     if scripts:
         common.print_text("\n".join(scripts(experiment)))
         return 0
-    return answer.run_and_show(experiment, arguments)
+    return progress_and_result.run_and_show(experiment, arguments)

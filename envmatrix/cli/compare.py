@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envmatrix.cli import answer, common, shared_options
+from envmatrix.cli import common, progress_and_result, shared_options
 from envmatrix.cli.grammar import Arguments, Parser, declare, declare_flag, nonempty_path, one_name, whole_number
+from envmatrix.durations_and_sizes import parse_duration, parse_tolerance
 from envmatrix.errors import ExitCode, InputError, first_code
 from envmatrix.launchers.catalog import DEFAULT
-from envmatrix.units import parse_duration, parse_tolerance
 
 if TYPE_CHECKING:
     from envmatrix.api.result import Result
@@ -60,8 +60,8 @@ def run(arguments: Arguments) -> int:
     _check_options(arguments)
     if arguments.rerun:
         return _rerun(arguments)
-    from envmatrix.api.answers import compare
     from envmatrix.api.result import Result as Stored
+    from envmatrix.api.run_results import compare
     from envmatrix.api.runs import find_run_to_read
 
     comparison = common.call(compare, arguments, allowed=arguments.fail_slower or 0.0)
@@ -92,12 +92,12 @@ def _check_options(arguments: Arguments) -> None:
 def _rerun(arguments: Arguments) -> int:
     """Measure both sides in one run and compare them; if interrupted, print how to continue."""
     from envmatrix.api import reruns
-    from envmatrix.api.answers import compare
+    from envmatrix.api.run_results import compare
 
     overrides, new_run = shared_options.read_overrides(arguments), shared_options.read_new_run(arguments)
     experiment = common.call(reruns.begin_rerun, arguments, overrides=overrides, new_run=new_run)
-    result = answer.finish(experiment, arguments)
-    code = answer.explain_exit(result)
+    result = progress_and_result.finish(experiment, arguments)
+    code = progress_and_result.explain_exit(result)
     if code == ExitCode.INTERRUPTED:
         common.print_progress(f"then: envmatrix compare {result.name}{_gate_options(arguments)}")
         return code
@@ -126,7 +126,9 @@ def _report_comparison(
         names = () if arguments.rerun else arguments.environments or ()
         environments = f" --environments {','.join(names)}" if names else ""
         command = f"envmatrix compare {result.name}{environments}"
-        line = answer.gate_advice(result, comparison, arguments.fail_slower, command + _gate_options(arguments))
+        line = progress_and_result.gate_advice(
+            result, comparison, arguments.fail_slower, command + _gate_options(arguments)
+        )
         if line:
             common.print_progress(line)
     return code

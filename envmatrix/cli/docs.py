@@ -10,7 +10,7 @@ from pathlib import Path
 from envmatrix.cli import common
 from envmatrix.cli.grammar import Arguments, Parser, declare
 from envmatrix.errors import InputError, suggestion
-from envmatrix.system import project, topics
+from envmatrix.system import resource_paths, topics
 
 _ALL = "`envmatrix docs` lists all pages and words"
 
@@ -24,7 +24,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> None:
     """Print a page, the meaning of a word, or the list of both, all from installed files."""
-    pages = project.documentation_pages()
+    pages = resource_paths.documentation_pages()
     common.print_text(_found(" ".join(arguments.page), pages) if arguments.page else _page_list(pages))
 
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from envmatrix.cli import common, shared_options
 from envmatrix.cli.grammar import Arguments, Parser, declare_flag
-from envmatrix.cli.standard_input import check_unused_input
+from envmatrix.cli.unused_input import check_unused_input
 from envmatrix.errors import ExitCode
 
 if TYPE_CHECKING:
     from envmatrix.evidence.checks import Claim
-    from envmatrix.evidence.evidence import Evidence
+    from envmatrix.evidence.evidence_models import Evidence
 
 #: Parts of the evidence that exist only after work: this command compiles nothing and starts no ranks.
 _PARTS_OF_WORK = ("inductor", "parallel")
@@ -21,7 +21,7 @@ _PARTS_OF_WORK = ("inductor", "parallel")
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     shared_options.add_chosen(parser)
-    shared_options.add_process_place(parser)
+    shared_options.add_image_and_launcher(parser)
     declare_flag(parser, "--all", "print all evidence below the checks")
     shared_options.add(parser, "--json")
     parser.accept_command("your own program, whose evidence you want (default: a process that does nothing else)")
@@ -35,7 +35,7 @@ def run(arguments: Arguments) -> int:
     """Start a process or your program in the environment, print its evidence, and compare it with the checks."""
     from envmatrix.evidence import checks
     from envmatrix.evidence.record import read_evidence
-    from envmatrix.trials.environment_shell import EVIDENCE_LIMIT_S, PROGRAM_LIMIT_S
+    from envmatrix.trials.prepared_environment import EVIDENCE_LIMIT_S, PROGRAM_LIMIT_S
 
     command = tuple(arguments.command)
     with check_unused_input(command):
@@ -53,7 +53,7 @@ def run(arguments: Arguments) -> int:
 
 def _why_unknown(claim: Claim, observed: Evidence) -> str:
     """Return why this process cannot show what a check is about; '' if it can."""
-    from envmatrix.evidence.paths import lookup
+    from envmatrix.evidence.dotted_paths import lookup
 
     part = claim.path.partition(".")[0]
     if part in _PARTS_OF_WORK and getattr(observed, part) is None:
@@ -65,7 +65,7 @@ def _why_unknown(claim: Claim, observed: Evidence) -> str:
 
 def _check_lines(environment: str, claims: Sequence[Claim], observed: Evidence) -> Iterator[str]:
     """Yield how many checks of the environment hold, then one line for each."""
-    from envmatrix.evidence.paths import lookup
+    from envmatrix.evidence.dotted_paths import lookup
 
     failed = {claim.path: text for claim in claims if (text := claim.contradiction(observed))}
     if not claims:

@@ -6,10 +6,10 @@ import sys
 
 from envmatrix.cli import common, shared_options
 from envmatrix.cli.grammar import Arguments, Parser, declare
-from envmatrix.cli.standard_input import check_unused_input
+from envmatrix.cli.unused_input import check_unused_input
+from envmatrix.durations_and_sizes import parse_duration
 from envmatrix.errors import InputError
 from envmatrix.launchers.catalog import DEFAULT
-from envmatrix.units import parse_duration
 
 #: Same as timeout(1).
 _TIMEOUT_EXIT_CODE = 124
@@ -18,7 +18,7 @@ _TIMEOUT_EXIT_CODE = 124
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     shared_options.add_chosen(parser)
-    shared_options.add_process_place(parser)
+    shared_options.add_image_and_launcher(parser)
     text = "stop it after this time, such as 10m (default: 24h)"
     declare(parser, "--limit", "TIME", text, parse_duration, default=86400.0)
     parser.accept_command(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from envmatrix.cli import answer, common, shared_options
+from envmatrix.cli import common, progress_and_result, shared_options
 from envmatrix.cli.grammar import Arguments, Parser, declare, declare_flag, one_name, whole_number
+from envmatrix.durations_and_sizes import parse_duration
 from envmatrix.errors import ExitCode, InputError
-from envmatrix.units import parse_duration
 
 
 def add_arguments(parser: Parser) -> None:
@@ -27,8 +27,8 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Print the parts of each difference, their causes, and what is unknown."""
-    from envmatrix.api.answers import explain
-    from envmatrix.report.explanation import OF_PROCESS, are_of_process, tree_of
+    from envmatrix.api.run_results import explain
+    from envmatrix.report.explanation import OF_PROCESS, any_of_whole_process, tree_of
     from envmatrix.stats.attribution.explanation import to_json
 
     if arguments.confirm:
@@ -36,7 +36,7 @@ def run(arguments: Arguments) -> int:
     if arguments.budget is not None or arguments.max_blocks is not None:
         raise InputError("--budget and --max-blocks are for the measurement of --confirm", remedy="add --confirm")
     explanations, silent = common.call(explain, arguments)
-    lines = [OF_PROCESS] if are_of_process(explanations) else []
+    lines = [OF_PROCESS] if any_of_whole_process(explanations) else []
     lines += [f"{'  ' * depth}{text}" for explanation in explanations for depth, text in tree_of(explanation)]
     lines += [f"{name}: {reason}" for name, reason in silent.items()]
     document = {"why": [to_json(explanation) for explanation in explanations], "not_explained": silent}
@@ -46,20 +46,20 @@ def run(arguments: Arguments) -> int:
 
 def _confirm(arguments: Arguments) -> int:
     """Measure the environments that may confirm the named causes, and print the answers."""
-    from envmatrix.api.reruns import begin_confirmation
+    from envmatrix.api.reruns import begin_cause_confirmation
     from envmatrix.report.explanation import confirmation_lines
     from envmatrix.stats.attribution.explanation import confirm
 
     new_run = shared_options.read_new_run(arguments)
-    experiment, wanted = common.call(begin_confirmation, arguments, new_run=new_run)
-    result = answer.finish(experiment, arguments)
+    experiment, wanted = common.call(begin_cause_confirmation, arguments, new_run=new_run)
+    result = progress_and_result.finish(experiment, arguments)
     confirmations = confirm(result.summary.analysis, result.summary.measured, wanted)
     common.print_answer(
         arguments,
         {"run": result.name, "confirmations": [item.to_json() for item in confirmations]},
         "\n".join(line for item in confirmations for line in confirmation_lines(item)),
     )
-    if not arguments.quiet and (advice := answer.undecided_advice(result)):
+    if not arguments.quiet and (advice := progress_and_result.undecided_advice(result)):
         common.print_progress(advice)
     common.print_progress(f"all that is known of it: envmatrix explain {result.name}")
-    return answer.explain_exit(result)
+    return progress_and_result.explain_exit(result)

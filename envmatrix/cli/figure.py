@@ -20,7 +20,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> None:
     """Draw one figure of a run."""
-    from envmatrix.api.answers import figure
+    from envmatrix.api.run_results import figure
 
     as_pdf = arguments.output is not None and arguments.output.suffix.lower() == ".pdf"
     drawing = common.call(figure, arguments, form="pdf" if as_pdf else "svg")

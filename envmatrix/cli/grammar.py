@@ -9,8 +9,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
+from envmatrix.durations_and_sizes import parse_bytes
 from envmatrix.errors import InputError, suggestion
-from envmatrix.units import parse_bytes
 
 #: The parsed command line of a command.
 Arguments: TypeAlias = argparse.Namespace
@@ -220,7 +220,7 @@ def nonempty_path(text: str) -> Path:
     return Path(nonempty_text(text))
 
 
-def shell_command(line: str) -> tuple[str, ...]:
+def wrap_in_shell(line: str) -> tuple[str, ...]:
     """Return the command that runs a shell line in /bin/sh, as hyperfine does."""
     return ("/bin/sh", "-c", line) if line else ()
 

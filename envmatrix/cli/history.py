@@ -17,7 +17,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> None:
     """Read every run's summary and show each series with its change points."""
-    from envmatrix.api.answers import history
+    from envmatrix.api.run_results import history
     from envmatrix.report.formats.history_page import to_html
     from envmatrix.report.tables.history import print_history
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from envmatrix.cli import common, shared_options
 from envmatrix.cli.grammar import Arguments, Parser, declare
-from envmatrix.cli.standard_input import check_unused_input
+from envmatrix.cli.unused_input import check_unused_input
 
 
 def add_arguments(parser: Parser) -> None:
@@ -21,12 +21,12 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> None:
     """Write a new matrix.yaml; never overwrite an existing file."""
-    from envmatrix.api.program import bench
-    from envmatrix.api.program.request import ProgramRequest
+    from envmatrix.api.user_program import program_benchmark
+    from envmatrix.api.user_program.program_options import ProgramRequest
 
     words = tuple(arguments.command or ("python", "train.py"))
     request = ProgramRequest(words, requirements=tuple(arguments.requirements or ()))
     with check_unused_input(request.words):
-        text = bench.draft_matrix(request, arguments.interpreter, arguments.output, common.print_progress)
-    bench.write_new_file(arguments.output, text)
+        text = program_benchmark.draft_matrix(request, arguments.interpreter, arguments.output, common.print_progress)
+    program_benchmark.write_new_file(arguments.output, text)
     common.print_text(f"wrote {arguments.output}: check it, then run `envmatrix bench`")

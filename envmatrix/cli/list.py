@@ -25,7 +25,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> None:
     """Print one line per entry."""
-    from envmatrix.api.places import load_matrix
+    from envmatrix.api.matrix_and_run_lookup import load_matrix
 
     section_names = [arguments.what] if arguments.what else list(SECTIONS)
     sections: dict[str, dict[str, str]] = {}

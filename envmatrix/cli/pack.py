@@ -26,7 +26,7 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: Arguments) -> None:
     """Write an archive with everything needed to repeat a run elsewhere."""
     from envmatrix.api.packs import pack_run
-    from envmatrix.runner.pack_archive import manifest_summary
+    from envmatrix.runner.reproduction.pack_archive import manifest_summary
 
     packed = common.call(pack_run, arguments, key=arguments.sign)
     summary = {"archive": str(packed.archive), "sha256": packed.sha256, "signed": packed.signed}

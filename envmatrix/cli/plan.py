@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from envmatrix.cli import common, shared_options
 from envmatrix.cli.grammar import Arguments, Parser, declare, whole_number
-from envmatrix.units import as_duration
+from envmatrix.durations_and_sizes import as_duration
 
 
 def add_arguments(parser: Parser) -> None:

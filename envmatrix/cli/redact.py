@@ -14,9 +14,9 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> None:
     """Remove users, their folders and host names from a run that is to be published."""
-    from envmatrix.api.packs import redact_run
+    from envmatrix.api.packs import redact_run_in_place
 
-    result, changed = common.call(redact_run, arguments)
+    result, changed = common.call(redact_run_in_place, arguments)
     text = (
         f"{result.folder}: {', '.join(changed) or 'nothing'} changed; reports rebuilt\n"
         "keep names.json, logs and slurm/ to yourself; `envmatrix pack` leaves them out"

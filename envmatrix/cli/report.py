@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envmatrix.cli import answer, common, shared_options
+from envmatrix.cli import common, progress_and_result, shared_options
 from envmatrix.cli.grammar import Arguments, Parser, declare, declare_flag
 from envmatrix.errors import InputError
 from envmatrix.report.catalog import REPORTS
@@ -23,7 +23,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Rewrite the reports of a run (also tune.json and report.html of a search), and print the result."""
-    from envmatrix.api import answers
+    from envmatrix.api import run_results
     from envmatrix.api.tuning import search
 
     if study := search.find_study(arguments.run, arguments.results):
@@ -33,13 +33,13 @@ def run(arguments: Arguments) -> int:
             raise InputError(
                 "--price cannot be combined with --as", remedy="leave out --as: the run's folder has all reports"
             )
-        text = common.call(answers.report_as, arguments)
+        text = common.call(run_results.report_as, arguments)
         common.write_or_print(text, arguments.output)
         return 0
     if arguments.output:
         raise InputError("--output works only with --as", remedy=f"--as html --output {arguments.output}")
-    result = common.call(answers.write_report, arguments, price_per_h=arguments.price)
-    answer.show_result(result, as_json=arguments.json, only_warnings=arguments.warnings)
+    result = common.call(run_results.write_report, arguments, price_per_h=arguments.price)
+    progress_and_result.show_result(result, as_json=arguments.json, only_warnings=arguments.warnings)
     return 0
 
 
@@ -56,5 +56,5 @@ def _report_search(study: Path, arguments: Arguments) -> int:
             f"{study.name!r} is a search: its only formats are tune.json and report.html",
             remedy=f"its steps are runs: `envmatrix report --results {study} STEP --as {arguments.form or 'csv'}`",
         )
-    answer.show_search(search.report_study(study), as_json=arguments.json)
+    progress_and_result.show_search(search.report_study(study), as_json=arguments.json)
     return 0

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envmatrix.cli import answer, common, shared_options
+from envmatrix.cli import common, progress_and_result, shared_options
 from envmatrix.cli.grammar import Arguments, Parser, declare, declare_flag, name_and_folder, one_name
+from envmatrix.durations_and_sizes import parse_percent
 from envmatrix.errors import ExitCode, first_code
-from envmatrix.units import parse_percent
 
 if TYPE_CHECKING:
-    from envmatrix.runner.pack_rerun import OpenedPack
-    from envmatrix.runner.reproduction import Reproduction
+    from envmatrix.runner.reproduction.pack_rerun import OpenedPack
+    from envmatrix.runner.reproduction.reproduced_effects import Reproduction
     from envmatrix.stats.effects import Effect
 
 
@@ -46,7 +46,7 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: Arguments) -> int:
     """Verify and rebuild a packed run, run its plan again, and print which effects were reproduced."""
     from envmatrix.api import packs
-    from envmatrix.runner.pack_archive import manifest_summary
+    from envmatrix.runner.reproduction.pack_archive import manifest_summary
 
     opened = common.call(packs.open_archive, arguments)
     if arguments.check:
@@ -68,7 +68,7 @@ def _rerun_or_compare(opened: OpenedPack, arguments: Arguments) -> tuple[Reprodu
 
     if arguments.run:
         reproduction = common.call(packs.compare_again, arguments, opened=opened)
-        return reproduction, packs.stored_exit_code(arguments.run, arguments.results)
+        return reproduction, packs.bench_exit_code(arguments.run, arguments.results)
     vouched = bool(arguments.signers or arguments.sha256)
     experiment = common.call(
         packs.begin_reproduction,
@@ -78,12 +78,12 @@ def _rerun_or_compare(opened: OpenedPack, arguments: Arguments) -> tuple[Reprodu
         programs=dict(arguments.program),
         vouched=vouched,
     )
-    watch, ask = answer.progress_watch(quiet=arguments.quiet)
+    watch, ask = progress_and_result.progress_watch(quiet=arguments.quiet)
     reproduction, result = common.call(
         packs.finish_reproduction, arguments, opened=opened, experiment=experiment, watch=watch, ask=ask
     )
     common.print_progress(f"{result.name}: {result.why}")
-    return reproduction, answer.explain_exit(result)
+    return reproduction, progress_and_result.explain_exit(result)
 
 
 def describe_reproduction(reproduction: Reproduction) -> str:

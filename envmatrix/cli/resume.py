@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from envmatrix.cli import answer, common, shared_options
+from envmatrix.cli import common, progress_and_result, shared_options
 from envmatrix.cli.grammar import Arguments, Parser, declare, whole_number
+from envmatrix.durations_and_sizes import parse_duration, parse_percent
 from envmatrix.errors import InputError
-from envmatrix.units import parse_duration, parse_percent
 
 
 def add_arguments(parser: Parser) -> None:
@@ -39,8 +39,8 @@ def run(arguments: Arguments) -> int:
                 "a search continues where it was started", remedy="to use other nodes, start another search"
             )
         tuning = search.resume_study(study, arguments.budget, common.print_progress, arguments.matrix)
-        return answer.run_and_show_search(tuning, arguments)
+        return progress_and_result.run_and_show_search(tuning, arguments)
     limits = {name: getattr(arguments, name) for name in ("budget", "target", "max_blocks")}
     again = shared_options.read_new_run(arguments)
     experiment = runs.reopen_run(arguments.run, again, arguments.matrix, **limits)
-    return answer.run_and_show(experiment, arguments)
+    return progress_and_result.run_and_show(experiment, arguments)

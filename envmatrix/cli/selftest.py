@@ -18,7 +18,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Print the false-alarm rate; fail if it is above the promised one."""
-    from envmatrix.api.places import find_run
+    from envmatrix.api.matrix_and_run_lookup import find_run
     from envmatrix.stats.selftest import selftest
 
     outcome = selftest(arguments.aa, find_run(arguments.run, arguments.results) if arguments.run else None)

@@ -17,24 +17,24 @@ from envmatrix.cli.grammar import (
     nonempty_path,
     nonempty_text,
     one_name,
-    shell_command,
     whole_number,
+    wrap_in_shell,
 )
+from envmatrix.durations_and_sizes import parse_duration, parse_percent, parse_price
 from envmatrix.engines.catalog import AUTO, ENGINES, choose_engine
 from envmatrix.engines.catalog import DEFAULT as DEFAULT_ENGINE
 from envmatrix.errors import InputError
 from envmatrix.launchers.base import Option
-from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, check_options, usable_kinds
-from envmatrix.units import parse_duration, parse_percent, parse_price
+from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, check_options, loadable_kinds
 
 if TYPE_CHECKING:
-    from envmatrix.api.program.remote_process import SingleTrial
-    from envmatrix.api.program.request import ProgramPlace, ProgramRequest
+    from envmatrix.api.user_program.program_options import ProgramPlace, ProgramRequest
+    from envmatrix.api.user_program.single_remote_trial import SingleTrial
     from envmatrix.matrix.environment_files import EnvironmentFile
     from envmatrix.system.host import Host
-    from envmatrix.trials.environment_shell import Session
-    from envmatrix.trials.new_run import NewRun
+    from envmatrix.trials.new_run_options import NewRun
     from envmatrix.trials.overrides import Overrides
+    from envmatrix.trials.prepared_environment import Session
 
 #: Options for a program, as named in the namespace.
 _PROGRAM_OPTIONS = (
@@ -97,7 +97,7 @@ def add_chosen(parser: Parser) -> None:
     add_engine(parser, of_run=True)
 
 
-def add_process_place(parser: Parser) -> None:
+def add_image_and_launcher(parser: Parser) -> None:
     """Add --image, --launcher and the launchers' options, for commands that start one process."""
     add(parser, "--image")
     add_launcher(parser)
@@ -109,7 +109,7 @@ def open_chosen_environment(options: Arguments, host: Host | None = None) -> Ses
 
     from envmatrix.api.environments import open_environment
 
-    gpus = read_process_place(options).gpus if "launcher" in options else ()
+    gpus = read_image_and_launcher(options).gpus if "launcher" in options else ()
     image = getattr(options, "image", None) or ""
     session = common.call(open_environment, options, image=image, host=host)
     return replace(session, gpus=gpus)
@@ -117,10 +117,10 @@ def open_chosen_environment(options: Arguments, host: Host | None = None) -> Ses
 
 def run_elsewhere(options: Arguments, limit_s: float, *, in_own_folder: bool = False) -> SingleTrial | None:
     """Run the command in the chosen environment as a trial of --launcher; None if that is this machine."""
-    from envmatrix.api.program.remote_process import find_node, run_single_trial
+    from envmatrix.api.user_program.single_remote_trial import find_node, run_single_trial
 
-    place, command = read_process_place(options), tuple(options.command)
-    if not place.is_elsewhere:
+    place, command = read_image_and_launcher(options), tuple(options.command)
+    if not place.is_on_other_machines:
         return None
     options.engine = choose_engine(common.print_progress) if options.engine == AUTO else options.engine
     host = find_node(options.engine or DEFAULT_ENGINE, place, limit_s, common.print_progress)
@@ -155,7 +155,7 @@ def read_overrides(options: Arguments) -> Overrides:
 
 def read_new_run(options: Arguments, **more: Any) -> NewRun:
     """Return how the command that was typed starts and stores a new run; ``more`` replaces its options."""
-    from envmatrix.trials.new_run import NewRun
+    from envmatrix.trials.new_run_options import NewRun
 
     return common.call(NewRun, options, **more)
 
@@ -163,9 +163,9 @@ def read_new_run(options: Arguments, **more: Any) -> NewRun:
 def add_program(parser: Parser) -> argparse._ArgumentGroup:
     """Add the options for a user's own program, similar to those of hyperfine."""
     group = parser.add_argument_group("with -- PROGRAM")
-    declare(group, "-s --setup", "LINE", "shell line to run once, before the first run", shell_command)
-    declare(group, "-p --prepare", "LINE", "shell line to run before each run, inside its trial", shell_command)
-    declare(group, "-c --cleanup", "LINE", "shell line to run once, at the end", shell_command)
+    declare(group, "-s --setup", "LINE", "shell line to run once, before the first run", wrap_in_shell)
+    declare(group, "-p --prepare", "LINE", "shell line to run before each run, inside its trial", wrap_in_shell)
+    declare(group, "-c --cleanup", "LINE", "shell line to run once, at the end", wrap_in_shell)
     declare(group, "-w --warmup", "N", "runs before the first block (default: 1)", whole_number(0))
     parser.add_list("--pass-env", "NAME", "variables of this shell to pass on: a,b", target=group)
     like = "variables, modules and Python of a .env, environment.yml, pyproject.toml, Dockerfile or batch script"
@@ -206,8 +206,8 @@ def _check_results(results: Path) -> None:
 
 def read_program(options: Arguments, engines: Sequence[str]) -> ProgramRequest:
     """Return the program and the options of ``add_program``. Raises InputError for more than one metric."""
-    from envmatrix.api.program.request import ProgramRequest, make_place
-    from envmatrix.trials.new_run import check_run_name
+    from envmatrix.api.user_program.program_options import ProgramRequest, make_place
+    from envmatrix.trials.new_run_options import check_run_name
 
     _check_results(options.results)
     if options.name:
@@ -251,7 +251,7 @@ def add_launcher(parser: Parser) -> None:
 def add_launcher_options(parser: Parser) -> None:
     """Add the options of every launcher; launchers that declare the same option share it."""
     added: dict[str, Option] = {}
-    for kind in usable_kinds():
+    for kind in loadable_kinds():
         mark = " (experimental)" if getattr(kind, "experimental", False) else ""
         group = parser.add_argument_group(f"with --launcher {kind.name}{mark}") if kind.options else None
         for option in kind.options:
@@ -276,9 +276,9 @@ def _add_option(parser: Parser, group: argparse._ArgumentGroup, option: Option) 
         declare(group, word, option.metavar, text, dest=dest)
 
 
-def read_process_place(arguments: Arguments) -> ProgramPlace:
+def read_image_and_launcher(arguments: Arguments) -> ProgramPlace:
     """Return where one process runs. On this machine, ``--gpus`` names the GPUs of its container: all, or 0,1."""
-    from envmatrix.api.program.request import ProgramPlace
+    from envmatrix.api.user_program.program_options import ProgramPlace
 
     options, image = dict(common.read_launcher_options(arguments)), arguments.image or ""
     if arguments.launcher != DEFAULT:

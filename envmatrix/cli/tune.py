@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envmatrix.cli import answer, common, shared_options
+from envmatrix.cli import common, progress_and_result, shared_options
 from envmatrix.cli.grammar import Arguments, Parser, declare, one_name
-from envmatrix.cli.standard_input import check_unused_input
+from envmatrix.cli.unused_input import check_unused_input
+from envmatrix.durations_and_sizes import parse_duration
 from envmatrix.engines.catalog import AUTO, ENGINES
 from envmatrix.errors import InputError
-from envmatrix.units import parse_duration
 
 if TYPE_CHECKING:
     from envmatrix.api.tuning.space import SearchRequest
@@ -41,7 +41,7 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: Arguments) -> int:
     """Search for the best environment of a program or a design, and confirm it."""
     if arguments.command:
-        return answer.run_and_show_search(_begin_program(arguments), arguments, is_set_up=True)
+        return progress_and_result.run_and_show_search(_begin_program(arguments), arguments, is_set_up=True)
     shared_options.refuse_program_options(arguments, "tune")
     if arguments.design is None:
         raise InputError(
@@ -52,7 +52,7 @@ def run(arguments: Arguments) -> int:
 
     request = _make_search_request(arguments)
     tuning = common.call(search.begin_design_search, arguments, request=request)
-    return answer.run_and_show_search(tuning, arguments)
+    return progress_and_result.run_and_show_search(tuning, arguments)
 
 
 def _begin_program(arguments: Arguments) -> RunningSearch:

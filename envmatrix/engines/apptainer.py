@@ -29,23 +29,23 @@ from envmatrix.engines import build_record as records
 from envmatrix.engines.apptainer_command import (
     HOST_VARIABLES,
     NO_CONFIG,
-    cgroup_options,
+    cgroup_bind_options,
     container_user,
     exec_argv,
     find_program,
     host_variables,
     identity,
-    lacks_privilege,
-    needs_namespace,
+    is_unprivileged_root,
+    root_needs_namespace,
     user_description,
 )
 from envmatrix.engines.base import CommandLine, Engine, Job, NamedImage, Prepared, file_safe_name
-from envmatrix.engines.confinement import CgroupConfined, plain_place, remove_run_cgroups
 from envmatrix.engines.docker import DockerEngine, allow_writes
 from envmatrix.engines.local import GuardedJob, guarded_job
 from envmatrix.engines.podman import image_source
-from envmatrix.engines.ready import prepare_ready_image
-from envmatrix.engines.sif import (
+from envmatrix.engines.process_limits import CgroupConfined, plain_place, remove_run_cgroups
+from envmatrix.engines.ready_made_images import prepare_ready_image
+from envmatrix.engines.sif_build import (
     ARCHIVE,
     BUILD_VERSION,
     SQUASH_NAMED_OPTIONS,
@@ -67,8 +67,8 @@ _BENCH_DIGEST_CODE = f"""
 import sys
 sys.path.insert(0, {MOUNT_FOLDER!r})
 try:
-    from bench import digest
-    print(digest.bench_digest())
+    from bench import code_digest
+    print(code_digest.bench_digest())
 except ImportError:
     pass
 """
@@ -81,7 +81,7 @@ class ApptainerEngine(CgroupConfined, Engine):
     places: BuildPaths
     name: str = "apptainer"
     preference = 3
-    starts_packed = True
+    has_portable_images = True
 
     @property
     def isolation(self) -> str:
@@ -223,7 +223,7 @@ class ApptainerEngine(CgroupConfined, Engine):
                 target.chmod(0o755)
         bill = target.with_name(f"{target.name}.sbom.json")
         records.write_named_bill(self.places.cache, prepared, bill, target.name, f"sha256:{file_digest(target)}")
-        options = "--userns " if lacks_privilege() or needs_namespace() else ""
+        options = "--userns " if is_unprivileged_root() or root_needs_namespace() else ""
         return NamedImage(str(target), f"apptainer run {options}{'--nv ' if environment.for_cuda else ''}{target}")
 
     def holds(self, prepared: Prepared) -> bool:
@@ -243,7 +243,7 @@ class ApptainerEngine(CgroupConfined, Engine):
             marker.mkdir(parents=True, exist_ok=True)
         if user := container_user():
             allow_writes(job.mounts.work, user, made_here=job.mounts.work.is_relative_to(self.places.cache.root))
-        argv = exec_argv(job, find_program() or "apptainer", (*identity(), *cgroup_options(job.limits)), marker)
+        argv = exec_argv(job, find_program() or "apptainer", (*identity(), *cgroup_bind_options(job.limits)), marker)
         try:
             with guarded_job(job, argv, host_variables(), has_client=True) as running:
                 yield running
@@ -279,7 +279,7 @@ class ApptainerEngine(CgroupConfined, Engine):
         self, prepared: Prepared, variables: Mapping[str, str | None], placement: str, program: Sequence[str] = ()
     ) -> list[str]:
         """Return shell lines that start a program in the SIF with only ``variables`` set."""
-        verb = "exec --userns" if lacks_privilege() else "exec"
+        verb = "exec --userns" if is_unprivileged_root() else "exec"
         return [
             f"image={posix_quote(prepared.reference)}  # copy it to a file system that the nodes see, and change this",
             "# --cleanenv: only what is set here gets in. --nv: gives the container this node's GPUs.",

@@ -29,14 +29,14 @@ _GPU_OPTIONS = {NVIDIA: ("--nv",), AMD: ("--rocm",), INTEL: ("--bind", "/dev/dri
 _LIBRARIES = {NVIDIA: "/.singularity.d/libs", AMD: "/.singularity.d/libs"}
 
 
-def lacks_privilege() -> bool:
+def is_unprivileged_root() -> bool:
     """Return whether this is a root without the capabilities that Apptainer gives root (as in containers)."""
     return os.geteuid() == 0 and not _has_capability(_SYS_RESOURCE)
 
 
 def container_user() -> str | None:
     """Return the uid:gid of a container run by root, as in Docker; None if it has its caller's."""
-    return f"{USER}:{USER}" if os.geteuid() == 0 and not needs_namespace() else None
+    return f"{USER}:{USER}" if os.geteuid() == 0 and not root_needs_namespace() else None
 
 
 def identity() -> tuple[str, ...]:
@@ -52,9 +52,9 @@ def identity() -> tuple[str, ...]:
     return "--userns", *_read_only_binds(_KERNEL_PATHS)
 
 
-def cgroup_options(limits: Limits) -> tuple[str, ...]:
+def cgroup_bind_options(limits: Limits) -> tuple[str, ...]:
     """Return the options that show a job with a CPU quota its cgroups, which Apptainer normally hides."""
-    if limits.cpu_quota is None or needs_namespace():  # with a namespace, all of /sys is visible
+    if limits.cpu_quota is None or root_needs_namespace():  # with a namespace, all of /sys is visible
         return ()
     return tuple(_read_only_binds([_CGROUP_ROOT]))
 
@@ -82,7 +82,7 @@ def user_description() -> str:
     return "your own uid"
 
 
-def needs_namespace() -> bool:
+def root_needs_namespace() -> bool:
     """Return whether this root cannot mount an image, and so needs a user namespace and FUSE like other users."""
     if os.geteuid() != 0:
         return False

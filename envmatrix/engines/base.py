@@ -356,7 +356,7 @@ class HasImageFiles(Protocol):
     """An engine whose images are single files, which can be bundled."""
 
     @property
-    def starts_packed(self) -> bool:
+    def has_portable_images(self) -> bool:
         """Whether it starts an image file from another machine unchanged."""
 
     def image_file(self, prepared: Prepared) -> Path:

@@ -27,8 +27,7 @@ from envmatrix.build.paths import BuildPaths
 from envmatrix.engines import build_record as records
 from envmatrix.engines.base import QUOTA_PERIOD_US, WORK, Engine, Job, NamedImage, Prepared, log_of, quota_us
 from envmatrix.engines.docker_client import APIError, DockerClient, connect, docker_errors, is_rootless, remove, why_not
-from envmatrix.engines.docker_images import CACHE_LABEL, RUN_LABEL, DockerImages, container_facts, held_image_id
-from envmatrix.engines.docker_running import (
+from envmatrix.engines.docker_container_control import (
     RunningContainer,
     container_exit,
     count_pauses,
@@ -36,15 +35,16 @@ from envmatrix.engines.docker_running import (
     start,
     wait_for_exit,
 )
+from envmatrix.engines.docker_images import CACHE_LABEL, RUN_LABEL, DockerImages, held_image_id, image_id_and_layers
 from envmatrix.engines.gpu_devices import NVIDIA, gpu_maker, gpu_options, visible_gpus
 from envmatrix.engines.local import preload_variable
-from envmatrix.engines.ready import prepare_ready_docker_image
+from envmatrix.engines.ready_made_images import prepare_ready_docker_image
 from envmatrix.errors import EngineError, NoTrialError, StoreError
 from envmatrix.plan.environment import Environment, Image, Library
 from envmatrix.system.progress import ProgressCallback
 
 #: The command that removes a container of an engine.
-_END = "envmatrix.engines.docker_end"
+_END = "envmatrix.engines.docker_cleanup"
 _TMP_BYTES = 2**30
 #: Seconds to wait for the rest of a container's output after its end.
 _LAST_WORDS_S = 10.0
@@ -114,7 +114,7 @@ class DockerEngine(Engine):
         tag, inputs = images.build(image, libraries, progress, fresh=fresh)
         attributes = client.images.get(tag).attrs
         listing = images.output(tag, listing_argv(inputs.python, "/", ENGINE_PATHS))
-        facts = {**container_facts(attributes), "files_digest": store_listing(self.places.cache, listing)}
+        facts = {**image_id_and_layers(attributes), "files_digest": store_listing(self.places.cache, listing)}
         prepared = records.built_image(
             self.places.cache, self.name, tag, inputs, lambda argv: images.output(tag, argv), facts
         )

@@ -233,7 +233,7 @@ def _first_line(error: EngineError) -> str:
     return error.message.splitlines()[0][:160]
 
 
-def container_facts(attributes: Mapping[str, object]) -> dict[str, str]:
+def image_id_and_layers(attributes: Mapping[str, object]) -> dict[str, str]:
     """Return the facts about a built image for run.json."""
     rootfs = attributes.get("RootFS")
     layers = (rootfs.get("Layers") if isinstance(rootfs, dict) else None) or []

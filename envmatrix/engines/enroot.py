@@ -18,8 +18,8 @@ from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.apptainer_command import find_program
 from envmatrix.engines.base import WORK, CommandLine, Engine, Job, Prepared
-from envmatrix.engines.confinement import CgroupConfined, plain_place
 from envmatrix.engines.local import guarded_job, preload_variable
+from envmatrix.engines.process_limits import CgroupConfined, plain_place
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.plan.environment import Image, Library
 from envmatrix.system.process import Exit, Order, run, run_logged
@@ -71,7 +71,7 @@ class EnrootEngine(CgroupConfined, Engine):
 
     places: BuildPaths
     name: str = "enroot"
-    starts_packed = False
+    has_portable_images = False
 
     @property
     def isolation(self) -> str:

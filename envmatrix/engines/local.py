@@ -22,21 +22,21 @@ from envmatrix.build.lockfile import Section
 from envmatrix.build.locks import Locks
 from envmatrix.build.paths import BuildPaths
 from envmatrix.build.python import conda
-from envmatrix.build.python.bytecode import compile_bench
-from envmatrix.build.python.interpreters import Python, cached_python, inspect_interpreter
+from envmatrix.build.python.bench_bytecode import compile_bench
+from envmatrix.build.python.interpreters import Python, find_python_cached, inspect_interpreter
 from envmatrix.build.python.source_builds import check_uv, fetch_wheels
 from envmatrix.build.python.venvs import build_overlay, build_venv, inspect_base_python, site_packages
 from envmatrix.build.python.wheelhouse import EnvironmentWheels
 from envmatrix.engines import build_record as records
 from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, Prepared, log_of
-from envmatrix.engines.confinement import CgroupConfined, Confinement, cgroup_name, plain_place, prepare_confinement
+from envmatrix.engines.process_limits import CgroupConfined, Confinement, cgroup_name, plain_place, prepare_confinement
 from envmatrix.errors import EngineError, EnvmatrixError, SkipEnvironmentError
 from envmatrix.plan.environment import Image, Library
 from envmatrix.plan.export_lines import posix_quote
 from envmatrix.plan.export_lines import program_command as words_of
 from envmatrix.system.cuda_driver import driver_search_path
 from envmatrix.system.host import has_gpu
-from envmatrix.system.process import Exit, Order, SupervisedProcess, output_streams, parse_last_json, run
+from envmatrix.system.process import Exit, Order, SupervisedProcess, log_or_inherited_streams, parse_last_json, run
 from envmatrix.system.progress import ProgressCallback
 
 _PATH = "/usr/bin:/bin"
@@ -88,7 +88,7 @@ class LocalEngine(CgroupConfined, Engine):
         if image.modules:  # not cached, because modules may change
             return self._ready(self._prepare_with_modules(image, libraries, progress))
         cache, interpreter = self.places.cache, image.interpreter
-        python = _find_interpreter(interpreter) if interpreter else cached_python(cache, image.python)
+        python = _find_interpreter(interpreter) if interpreter else find_python_cached(cache, image.python)
         base_digest = inspect_base_python(python).digest if interpreter else ""  # it may have been upgraded
         build_record = records.record_file(self.places, self.name, image, libraries, asdict(python), base_digest)
         prepared = records.prepared_from(cache.read_json(build_record))
@@ -128,7 +128,7 @@ class LocalEngine(CgroupConfined, Engine):
             facts = {**facts, **torch}
         else:
             reference, program, facts = self._locked_venv(image, python, locks)
-        host = python if not image.on_host else cached_python(locks.cache, None)
+        host = python if not image.on_host else find_python_cached(locks.cache, None)
         folders: LibraryFolders = LibraryBuilder(locks, host).build(libraries, image)
         facts = {**facts, "python": python.version, **folders.facts}
         return Prepared(
@@ -216,7 +216,7 @@ class GuardedJob(SupervisedProcess):
     """A job started by a supervisor, directly or through a container's client, whose status 128 + N means signal N."""
 
     def __init__(self, order: Order, log: IO[bytes] | None, confinement: Confinement, *, has_client: bool) -> None:
-        super().__init__(order, output_streams(log))
+        super().__init__(order, log_or_inherited_streams(log))
         self.confinement = confinement
         self.has_client = has_client
 

@@ -21,7 +21,7 @@ from envmatrix.engines.docker_client import PODMAN_REMEDY, DockerClient, answers
 from envmatrix.engines.gpu_devices import NVIDIA, gpu_maker
 from envmatrix.errors import EngineError
 from envmatrix.plan.environment import Image, Library
-from envmatrix.system.process import Order, SupervisedProcess, output_streams
+from envmatrix.system.process import Order, SupervisedProcess, log_or_inherited_streams
 from envmatrix.system.progress import ProgressCallback
 
 #: The first Podman whose Docker API gives containers NVIDIA's GPUs; older ones ignore the request.
@@ -126,7 +126,7 @@ def _start_service(owner: int) -> str:
         path, log = folder / "podman.sock", stack.enter_context((folder / "log").open("w+b"))
         argv = [program, "system", "service", "--time=0", f"unix://{path}"]
         order = Order(argv, None, folder, _SERVICE_S)
-        service = stack.enter_context(SupervisedProcess(order, output_streams(log)))
+        service = stack.enter_context(SupervisedProcess(order, log_or_inherited_streams(log)))
         deadline = time.monotonic() + _START_S
         while not answers(str(path)):
             if interrupts.wait_readable([service], 0.05) or time.monotonic() > deadline:

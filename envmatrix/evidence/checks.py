@@ -12,8 +12,8 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
-from envmatrix.evidence.evidence import Evidence
-from envmatrix.evidence.paths import ClaimError, Kind, kind_of, lookup
+from envmatrix.evidence.dotted_paths import ClaimError, Kind, kind_of, lookup
+from envmatrix.evidence.evidence_models import Evidence
 
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,

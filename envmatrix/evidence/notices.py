@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from envmatrix.evidence.base import once_for_each
-from envmatrix.evidence.evidence import Cpu, Evidence
+from envmatrix.evidence.evidence_models import Cpu, Evidence
 
 #: Allowed share of a user's program's CPU time that cannot be inspected (bench/evidence/programs.py).
 UNSEEN_SHARE = 0.1
@@ -62,7 +62,7 @@ def _all_processes(evidence: Evidence) -> list[Evidence]:
     return [evidence, *(program.evidence for program in evidence.programs or () if program.evidence)]
 
 
-def process_oddities(evidence: Evidence) -> Iterator[str]:
+def process_speed_problems(evidence: Evidence) -> Iterator[str]:
     """Yield a sentence for each problem that changes a process's speed regardless of its settings."""
     for name in evidence.lost_preloads or ():
         yield f"LD_PRELOAD in it names {name}, which the loader could not load"
@@ -71,7 +71,11 @@ def process_oddities(evidence: Evidence) -> Iterator[str]:
         copies_text = " and ".join(copies)
         yield f"{len(copies)} copies of an OpenMP runtime are loaded, each with its own threads: {copies_text}"
     cpu = evidence.cpu or Cpu()
-    cpus_before, cpus_at_end, crowd = cpu.affinity_before or (), cpu.affinity_end or (), crowded_cpu(evidence)
+    cpus_before, cpus_at_end, crowd = (
+        cpu.affinity_before or (),
+        cpu.affinity_end or (),
+        cpu_shared_by_all_threads(evidence),
+    )
     if crowd:
         yield (
             f"all of its {crowd[1]} threads are bound to CPU {crowd[0]}, one of the {len(cpus_before)} CPUs "
@@ -84,7 +88,7 @@ def process_oddities(evidence: Evidence) -> Iterator[str]:
         )
 
 
-def crowded_cpu(evidence: Evidence) -> tuple[str, int] | None:
+def cpu_shared_by_all_threads(evidence: Evidence) -> tuple[str, int] | None:
     """Return the CPU shared by all threads of a process and their number, if it was given more CPUs."""
     cpu = evidence.cpu or Cpu()
     thread_counts = cpu.thread_affinity or {}

@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from envmatrix.evidence.base import Flag, Float, Integer, Part, Text
-from envmatrix.evidence.evidence import Evidence
+from envmatrix.evidence.evidence_models import Evidence
 
 DocumentPath = tuple[int | str, ...]
 Times = list[StrictInt] | None
@@ -63,9 +63,9 @@ class Stretch(Part):
 
 
 class Later(Part):
-    """The steps after a trial, or of a user's program (bench/early_steps.py): means, and all times of ``stretches``.
+    """The steps after a trial, or of a user's program: means, and all times of ``stretches``.
 
-    ``after_ns`` is the time of the steps before them.
+    ``after_ns`` is the time of the steps before them (bench/early_and_late_steps.py).
     """
 
     watched_ns: Integer = None

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator
 
 from envmatrix.evidence.base import Part, once_for_each
-from envmatrix.evidence.evidence import Evidence, Malloc
+from envmatrix.evidence.evidence_models import Evidence, Malloc
 
 #: Parts with evidence that depends on settings, and their fields that vary between processes or machines.
 _VARYING = {

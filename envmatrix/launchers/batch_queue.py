@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from envmatrix.block import interrupts
-from envmatrix.block.order import Part
+from envmatrix.block.block_order import Part
 from envmatrix.errors import EngineError
 from envmatrix.launchers.base import Ask, Launcher, LauncherKind, Work, refuse_engines_without_commands
 from envmatrix.launchers.batch_system import BatchSystem, QueuedJob, SilentError, Submission, names_of
 from envmatrix.launchers.block_launcher import BlockLauncher, Trials, common_host
 from envmatrix.launchers.block_orders import block_seconds, job_prefix
-from envmatrix.launchers.node_start import stopped_loss
+from envmatrix.launchers.block_start import stopped_loss
 from envmatrix.launchers.pending_block import Loss, PendingBlock
 from envmatrix.plan import Slot
 from envmatrix.plan.export_lines import posix_quote

@@ -152,7 +152,7 @@ class BatchSystem:
         """Return the option and the name of the queue, if one was asked for."""
         return [word for name in self.values("queue") for word in ("-q", name)]
 
-    def requested(self) -> list[str]:
+    def requested_resources(self) -> list[str]:
         """Return what was asked for, in the words of the batch system. Raises InputError for a bad value."""
         raise NotImplementedError
 
@@ -164,7 +164,7 @@ class BatchSystem:
         """Return the hosts that fit the options and answer; ``progress`` receives those that do not answer."""
         names = self.values("hosts")
         self.queue()
-        self.requested()
+        self.requested_resources()
         known_hosts = self.known_hosts()
         names = names or list(known_hosts)
         hosts = {name: host for name in names if (host := known_hosts.get(name))}

@@ -177,7 +177,7 @@ class BlockFolder:
         write_with_retry(lambda: folder.rename(place), folder)
         return place
 
-    def forget(self, trial: str) -> None:
+    def mark_done_and_delete(self, trial: str) -> None:
         """Delete the files of a trial that is in trials.jsonl; a marker keeps a requeued job from repeating it."""
         if not exists(self.path):
             return
@@ -186,8 +186,8 @@ class BlockFolder:
         for folder in (self.path / trial, *self.path.glob(f"{trial}.try*")):
             shutil.rmtree(folder, ignore_errors=True)
 
-    def recall(self, trial: str) -> None:
-        """Remove the marker of ``forget``, because the trial is not in trials.jsonl and has to run again."""
+    def unmark_done(self, trial: str) -> None:
+        """Remove the marker of ``mark_done_and_delete``, as the trial is not in trials.jsonl and runs again."""
         mark = self.path / f"{trial}.done"
         write_with_retry(lambda: mark.unlink(missing_ok=True), mark)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
 
-from envmatrix.block.order import Part
+from envmatrix.block.block_order import Part
 from envmatrix.errors import EngineError, InputError
 from envmatrix.launchers.base import Work
 from envmatrix.launchers.block_files import block_folders
 from envmatrix.launchers.block_orders import block_folder, block_order, collected, group_names, make_parts
-from envmatrix.launchers.node_start import copy_package, start_lines
+from envmatrix.launchers.block_start import copy_package, start_lines
 from envmatrix.launchers.pending_block import PendingBlock
 from envmatrix.plan import Slot
 from envmatrix.results import Trial, trial_of, write_whole
@@ -98,9 +98,9 @@ class BlockLauncher:
         for unit, unit_slots in PendingBlock(block, runnable, files, groups=groups).units().items():
             # Trials of a group are done all together or not at all.
             if any(work.is_done(slot.trial) for slot in unit_slots):
-                files.forget(unit)
+                files.mark_done_and_delete(unit)
             else:
-                files.recall(unit)
+                files.unmark_done(unit)
         unfinished = {trial: slot for trial, slot in runnable.items() if not work.is_done(trial)}
         return PendingBlock(block, unfinished, files, files.attempt, groups=groups)
 
@@ -135,7 +135,7 @@ class BlockLauncher:
             return []
         pending.attempt = pending.files.start_new_attempt()
         for unit in pending.units():
-            pending.files.recall(unit)
+            pending.files.unmark_done(unit)
         parts, failed = make_parts(self._experiment, pending, work.groups_of, pending.attempt)
         for trial in failed:
             yield trial

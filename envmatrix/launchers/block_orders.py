@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from envmatrix.block.order import BlockOrder, Part, TrialOrder, Turns
+from envmatrix.block.block_order import BlockOrder, Part, TrialOrder, Turns
 from envmatrix.engines.base import Job, RunsAsCommand
 from envmatrix.errors import EngineError, EnvmatrixError
 from envmatrix.launchers.block_files import BlockFolder, TrialEnd
@@ -85,7 +85,7 @@ def widest_workload(experiment: Experiment) -> int:
 
 def group_names(block: list[Slot], groups: TrialGrouper) -> dict[str, str]:
     """Return the name of the group's folder for each trial of a whole block that runs side by side with others."""
-    parts = [part for part in groups.of(block) if groups.runs_side_by_side(part[0])]
+    parts = [part for part in groups.of(block) if groups.starts_together(part[0])]
     return {slot.trial: f"{part[0].trial}.turns" for part in parts for slot in part}
 
 
@@ -168,7 +168,7 @@ def collected(experiment: Experiment, pending: PendingBlock, progress: ProgressC
                 f"{unit} ran one process after the other: node {trials[0].node} has no memory for all of them at once"
             )
         yield from (replace(trial, repeated=trial.repeated + thrown_away) for trial in trials)
-        pending.files.forget(unit)
+        pending.files.mark_done_and_delete(unit)
         for slot in finished_slots:
             del pending.slots[slot.trial]
         pending.finished += len(finished_slots)

@@ -89,11 +89,11 @@ def check_options(kind: LauncherKind, asked: LauncherOptions) -> None:
         )
 
 
-def usable_kinds() -> list[LauncherKind]:
+def loadable_kinds() -> list[LauncherKind]:
     """Return every launcher that can be loaded; `envmatrix doctor` reports the others."""
     return [kind for _, kind in LAUNCHERS.make_all() if not isinstance(kind, ExtensionError)]
 
 
 def script_forms() -> dict[str, ExportsScripts]:
     """Return the forms of a script for the user's own training, each with the launcher that writes it."""
-    return {form: kind for kind in usable_kinds() if isinstance(kind, ExportsScripts) for form in kind.forms}
+    return {form: kind for kind in loadable_kinds() if isinstance(kind, ExportsScripts) for form in kind.forms}

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Literal
 
 from envmatrix.build.paths import project_paths
-from envmatrix.engines.apptainer_command import find_program, lacks_privilege, needs_namespace
-from envmatrix.engines.confinement import limit_holder
+from envmatrix.engines.apptainer_command import find_program, is_unprivileged_root, root_needs_namespace
 from envmatrix.engines.podman import FAST_STORAGE, SLOW_STORAGE, PodmanEngine
+from envmatrix.engines.process_limits import limit_holder
 from envmatrix.errors import NoTrialError
-from envmatrix.system import project
+from envmatrix.system import resource_paths
 from envmatrix.system.cuda_driver import OLDEST_DRIVERS, loaded_driver, version_text
 from envmatrix.system.host import has_gpu
 from envmatrix.system.process import Order, Place, run, run_logged
@@ -182,7 +182,7 @@ def local(root: Path) -> Iterator[Finding]:
         yield good("local memory limits", f"enforced by a control group ({holder})")
     if (root / "sys/devices/system/node/node0").exists():
         yield _memory_nodes()
-    folder = project.cache_folder()
+    folder = resource_paths.cache_folder()
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if os.statvfs(existing).f_flag & os.ST_NOEXEC:
         remedy = "point ENVMATRIX_CACHE to a folder on another file system"
@@ -234,7 +234,7 @@ def apptainer(root: Path) -> Iterator[Finding]:
     starter = Path(output.strip()) / Path(program).name / "bin/starter-suid"
     setuid = starter.is_file() and bool(starter.stat().st_mode & stat.S_ISUID)
     problems = [*_namespace_problems(root), *_fuse_problems(root)]
-    if setuid or (os.geteuid() == 0 and not needs_namespace()):
+    if setuid or (os.geteuid() == 0 and not root_needs_namespace()):
         mount_method = "its setuid starter" if setuid else "the kernel, as root"
         yield good("Apptainer's images", f"mounted by {mount_method}")
     elif problems:
@@ -242,7 +242,7 @@ def apptainer(root: Path) -> Iterator[Finding]:
         yield bad("Apptainer's images", "; ".join(problem for problem, _ in problems), remedy)
     else:
         yield good("Apptainer's images", "mounted by FUSE in a user namespace")
-    if lacks_privilege():
+    if is_unprivileged_root():
         yield note(
             "Apptainer as root",
             "this root lacks CAP_SYS_RESOURCE, as in most containers",

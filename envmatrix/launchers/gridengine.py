@@ -34,7 +34,7 @@ class GridEngine(BatchSystem):
         return {name: hosts.get(name) for name in names}
 
     def _fitting_hosts(self) -> set[str]:
-        words = self.requested()
+        words = self.requested_resources()
         if "-pe" in words:  # qselect takes no number of slots
             del words[words.index("-pe") + 2]
         answer = ask("qselect", *words)
@@ -44,7 +44,7 @@ class GridEngine(BatchSystem):
             raise InputError(message, remedy="check --queue, --pe and --resources")
         return names
 
-    def requested(self) -> list[str]:
+    def requested_resources(self) -> list[str]:
         """Return the words of qsub and qselect for what was asked for. Raises InputError for a bad value."""
         resources = self.values("resources")
         pe, _, slots = "".join(self.values("pe")).partition(":")
@@ -63,7 +63,7 @@ class GridEngine(BatchSystem):
         resources = [f"h_rt={job.seconds}", *([f"hostname={host}"] if host else [])]
         answer = self.answer(
             *("qsub", "-terse", "-w", "e", "-notify", "-S", "/bin/sh", "-j", "y", "-wd", "/", "-o", str(job.log)),
-            *("-N", job.name, "-ac", f"comment={job.label}", *self.requested()),
+            *("-N", job.name, "-ac", f"comment={job.label}", *self.requested_resources()),
             *("-l", ",".join(resources), str(job.script)),
         )
         return answer.split()[0]

@@ -123,7 +123,7 @@ class Kubernetes(BatchSystem):
         ]
         return max(times_and_texts, default=("", ""))[1]
 
-    def requested(self) -> list[str]:
+    def requested_resources(self) -> list[str]:
         """Return the resources that were asked for. Raises InputError if an option is wrong or missing."""
         self._namespace()
         if not self.values("pod-image", _IMAGE):
@@ -136,7 +136,7 @@ class Kubernetes(BatchSystem):
         return self.values("resources", _RESOURCE)
 
     def _resources(self) -> dict[str, str]:
-        return dict(word.split("=", 1) for word in self.requested())
+        return dict(word.split("=", 1) for word in self.requested_resources())
 
     def _cpus(self) -> int:
         """Return how many CPUs were asked for; 0: all that Pods can have."""

@@ -49,7 +49,7 @@ class Lsf(BatchSystem):
             return _read_jobs(body)
         return [] if "No unfinished job found" in answer.stdout + answer.stderr else None
 
-    def requested(self) -> list[str]:
+    def requested_resources(self) -> list[str]:
         """Return the words of bsub for the slots and resources that were asked for."""
         slots = str(self.asked.get("slots", ""))
         if slots and not slots.isdecimal():
@@ -62,7 +62,7 @@ class Lsf(BatchSystem):
         minutes, places = max(1, -(-job.seconds // 60)), self.places(job)
         answer = self.answer(
             *("bsub", "-J", job.name, "-Jd", job.label, "-cwd", "/", "-oo", str(job.log), "-rn", "-x"),
-            *("-W", f"{minutes // 60}:{minutes % 60:02d}", *self.queue(), *self.requested()),
+            *("-W", f"{minutes // 60}:{minutes % 60:02d}", *self.queue(), *self.requested_resources()),
             *(("-m", " ".join(places)) if places else ()),
             text=job.script.read_text(encoding="utf-8"),
         )

@@ -49,13 +49,13 @@ class Pbs(BatchSystem):
         ids = answer.stdout.split()
         return _read_jobs(ask("qstat", "-f", "-F", "json", *ids)) if ids else []
 
-    def requested(self) -> list[str]:
+    def requested_resources(self) -> list[str]:
         """Return the resources that were asked for, as parts of a chunk."""
         return self.values("resources")
 
     def submit(self, job: Submission) -> str:
         """Submit a script and return the job's id."""
-        chunk = self.requested()
+        chunk = self.requested_resources()
         if not any(word.startswith("ncpus=") for word in chunk):
             chunk.insert(0, f"ncpus={job.cpus}")
         if places := self.places(job):  # a chunk can name one host, and none to avoid

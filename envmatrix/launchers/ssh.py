@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envmatrix.block import interrupts
-from envmatrix.block.order import NO_PYTHON, OTHER_NODE
+from envmatrix.block.block_order import NO_PYTHON, OTHER_NODE
 from envmatrix.errors import EngineError, InputError
 from envmatrix.launchers.base import Option
 from envmatrix.launchers.batch_queue import BatchKind
 from envmatrix.launchers.batch_system import BatchSystem, QueuedJob, Submission, names_of
-from envmatrix.launchers.node_start import STOPPED, find_lines, stop_reason
+from envmatrix.launchers.block_start import STOPPED, find_lines, stop_reason
 from envmatrix.launchers.pending_block import Loss
 from envmatrix.system import host as host_facts
 from envmatrix.system.host import Host
 from envmatrix.system.process import Order, SupervisedProcess, parse_last_json, run
 from envmatrix.system.progress import ProgressCallback
-from envmatrix.system.project import bench_folder
+from envmatrix.system.resource_paths import bench_folder
 
 if TYPE_CHECKING:
     from envmatrix.results.run import LauncherOptions

@@ -63,7 +63,7 @@ class EnvironmentFile:
         else:
             self.variables[name] = value
 
-    def set_folder(self, number: int, folder: str) -> None:
+    def set_python_from_folder(self, number: int, folder: str) -> None:
         """Use the Python of an environment's folder."""
         place = os.path.expanduser(folder)  # noqa: PTH111 - pathlib's raises an error for an unknown user
         python = self.file.parent / place / "bin" / "python"
@@ -77,7 +77,7 @@ class EnvironmentFile:
         roots = [Path.home() / root / "envs" / name for root in _CONDA_ROOTS]
         folder = next((path for path in roots if (path / "bin" / "python").exists()), None)
         if "/" in name or folder:
-            self.set_folder(number, str(folder or name))
+            self.set_python_from_folder(number, str(folder or name))
         else:
             self.leave_out(
                 number, f"no conda environment {name!r} in your home: pass its Python, as in `-- PYTHON ...`"
@@ -199,7 +199,7 @@ def _read_set_up(result: EnvironmentFile, command: Command) -> None:
         result.set_conda(number, words[2])
     elif words[0] in ("source", "."):
         if words[1].endswith("bin/activate"):
-            result.set_folder(number, str(Path(words[1]).parents[1]))
+            result.set_python_from_folder(number, str(Path(words[1]).parents[1]))
         elif not words[1].endswith("conda.sh"):
             result.leave_out(number, f"{words[1]} is not read: pass it with --like instead if it sets what you need")
 
@@ -287,7 +287,7 @@ def _read_conda(result: EnvironmentFile, text: str) -> None:
         raise InputError("`variables` is no mapping", where=where, remedy="write `NAME: VALUE` lines below it")
     prefix, name = (parts.get(key) for key in ("prefix", "name"))
     if isinstance(prefix, yaml.ScalarNode) and prefix.value:
-        result.set_folder(prefix.start_mark.line + 1, prefix.value)
+        result.set_python_from_folder(prefix.start_mark.line + 1, prefix.value)
     elif isinstance(name, yaml.ScalarNode) and name.value:
         result.set_conda(name.start_mark.line + 1, name.value)
 
@@ -307,7 +307,7 @@ def _set_from_node(result: EnvironmentFile, key: yaml.Node, value: yaml.Node) ->
 
 
 def _read_project(result: EnvironmentFile, _: str) -> None:
-    result.set_folder(1, ".venv")
+    result.set_python_from_folder(1, ".venv")
 
 
 def _set_from_word(result: EnvironmentFile, number: int, raw: str, reason: str = "") -> bool:

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, JsonValue, model_validator
 
-from envmatrix.matrix.types import Frozen, Text, Tolerance, as_text
+from envmatrix.matrix.value_types import Frozen, Text, Tolerance, as_text
 
 _MAX_LENGTH = 40
 _NAME = re.compile(r"[\w ./()%+-]+")
@@ -73,7 +73,7 @@ class ReportedNumber(Frozen):
         return self
 
     @property
-    def own_label(self) -> str:
+    def label_in_output(self) -> str:
         """The program's own name for the number; '' if it cannot be derived."""
         keys = [part for part in (self.json_file or "").partition(":")[2].split(".") if not part.isdecimal()]
         return words_before_group(self.regex) if self.regex else printable_name(keys[-1]) if keys else ""

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from envmatrix.matrix import values
 from envmatrix.matrix.metrics import WALL_TIME, Check, MetricSource, ReportedNumber
-from envmatrix.matrix.types import AS_SCALAR, SOME_WORDS, Bytes, Frozen, ListOf, Percent, Seconds, Text, about
+from envmatrix.matrix.value_types import AS_SCALAR, SOME_WORDS, Bytes, Frozen, ListOf, Percent, Seconds, Text, about
 from envmatrix.matrix.values import (
     Command,
     Folder,

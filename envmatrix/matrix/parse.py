@@ -12,8 +12,8 @@ from pydantic_core import ErrorDetails
 
 from envmatrix.errors import InputError, Where, suggestion
 from envmatrix.evidence import checks
-from envmatrix.evidence.paths import ClaimError
-from envmatrix.matrix import templates
+from envmatrix.evidence.dotted_paths import ClaimError
+from envmatrix.matrix import placeholders
 from envmatrix.matrix.include import RENAMED_KEYS, MatrixFiles, read_includes
 from envmatrix.matrix.metrics import Check, MetricSource
 from envmatrix.matrix.model import (
@@ -31,7 +31,7 @@ from envmatrix.matrix.model import (
 )
 from envmatrix.matrix.references import RESERVED, reference_mistakes
 from envmatrix.matrix.requirements import expand_requirements, referenced_file
-from envmatrix.matrix.types import OF_KEY, attached_key
+from envmatrix.matrix.value_types import OF_KEY, attached_key
 from envmatrix.matrix.yaml_positions import Data, Key, as_mapping, parse_yaml, read_text
 from envmatrix.system import bench_options
 from envmatrix.system.validation_messages import validation_message
@@ -201,9 +201,9 @@ class _Parser:
         for section in ("env", "claims"):
             for variable, value in self.mapping(data.get(section), (*path, section)).items():
                 for text in value if isinstance(value, list) else [value]:
-                    unknown = templates.unknown_template(text) if isinstance(text, str) else None
+                    unknown = placeholders.unknown_template(text) if isinstance(text, str) else None
                     if unknown:
-                        remedy = suggestion(unknown, templates.TEMPLATE_NAMES)
+                        remedy = suggestion(unknown, placeholders.TEMPLATE_NAMES)
                         self.wrong((*path, section, variable), f"unknown template {{{unknown}}}", remedy)
         builds = self.mapping(data.get("build"), (*path, "build"))
         source_builds = {name: self._entry(SourceBuild, builds[name], (*path, "build", name)) for name in builds}
@@ -240,7 +240,7 @@ class _Parser:
             data["index"] = expanded.index[0]
 
     def _check_claim(self, claimed: str, allowed: tuple[str, ...], path: Key) -> None:
-        sample_values = [templates.fill_templates(text, templates.SAMPLE_VALUES) for text in allowed]
+        sample_values = [placeholders.fill_templates(text, placeholders.SAMPLE_VALUES) for text in allowed]
         try:
             checks.check(checks.parse_claim(claimed, sample_values))
         except ClaimError as error:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, JsonValue
 
 from envmatrix.matrix.include import RENAMED_KEYS, VERSIONS
 from envmatrix.matrix.model import Design, Level, Workload
-from envmatrix.matrix.types import SCALAR, WORDS
+from envmatrix.matrix.value_types import SCALAR, WORDS
 from envmatrix.system import bench_options
 
 Schema = dict[str, JsonValue]

@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from envmatrix.durations_and_sizes import as_duration
 from envmatrix.matrix.metrics import WALL_TIME, MetricSource
 from envmatrix.matrix.model import Workload
-from envmatrix.units import as_duration
 
 if TYPE_CHECKING:
     from jinja2 import Template

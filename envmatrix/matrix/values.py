@@ -11,8 +11,8 @@ from packaging.requirements import InvalidRequirement
 from packaging.requirements import Requirement as PipRequirement
 from pydantic import AfterValidator, BeforeValidator
 
-from envmatrix.matrix import templates
-from envmatrix.matrix.types import (
+from envmatrix.matrix import placeholders
+from envmatrix.matrix.value_types import (
     AS_SCALAR,
     AS_WORDS,
     ListOf,
@@ -34,10 +34,10 @@ _LIBRARY = r"((/|\{(home|cache|matrix)\}/)[^:\s\x00-\x1f\x7f]*)?[^/:\s\x00-\x1f\
 
 def _check_cpu_list(value: str) -> str:
     """Check a list of CPUs or NUMA nodes; it may be a template."""
-    unknown = templates.unknown_template(value)
+    unknown = placeholders.unknown_template(value)
     if unknown:
-        raise ValueError(f"unknown template {{{unknown}}}; known: {', '.join(templates.TEMPLATE_NAMES)}")
-    parse_cpus(templates.fill_templates(value, templates.SAMPLE_VALUES))
+        raise ValueError(f"unknown template {{{unknown}}}; known: {', '.join(placeholders.TEMPLATE_NAMES)}")
+    parse_cpus(placeholders.fill_templates(value, placeholders.SAMPLE_VALUES))
     return value
 
 

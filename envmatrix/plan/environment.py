@@ -11,7 +11,7 @@ from envmatrix.errors import InputError, suggestion
 from envmatrix.evidence.checks import Claims, parse_claims
 from envmatrix.matrix import model
 from envmatrix.matrix.model import Factor, Level, Matrix, factorial_cells
-from envmatrix.matrix.templates import fill_templates, unfilled_template
+from envmatrix.matrix.placeholders import fill_templates, unfilled_template
 from envmatrix.matrix.variables import unread_variables
 from envmatrix.system.host import parse_cpus
 

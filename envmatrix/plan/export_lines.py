@@ -19,13 +19,13 @@ from envmatrix.errors import InputError, Where
 from envmatrix.matrix.environment_files import CONDA_KEYS, kind_of_file
 from envmatrix.matrix.shell_lines import Command, read_commands
 from envmatrix.plan.environment import Environment
-from envmatrix.system.project import cache_folder
+from envmatrix.system.resource_paths import cache_folder
 
 #: The folder of a bundle's files inside an image.
 BUNDLE_FOLDER = "/opt/envmatrix"
 #: The words of a command that mean the environment's own Python.
 PYTHONS = ("python", "python3")
-#: Settings that the benchmark applies to its own process (bench/memory.py). Other programs need a command prefix.
+#: Settings that the benchmark applies to its own process (bench/memory_policy.py); other programs need a prefix.
 _MEMORY_VARIABLES = ("BENCH_HUGE_PAGES", "BENCH_INTERLEAVE")
 _NO_HUGE_PAGES = "import ctypes, os, sys; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0); os.execvp(sys.argv[1], sys.argv[1:])"
 _Variables = Mapping[str, str | None]
@@ -74,14 +74,14 @@ def export_lines(environment: Environment, preload: tuple[str, ...], form: str) 
     return "\n".join(
         [
             comment_header(environment),
-            *cache_note(environment, preload),
+            *cached_libraries_note(environment, preload),
             *shell_lines(variables),
             *placement_lines(environment),
         ]
     )
 
 
-def cache_note(environment: Environment, preload: tuple[str, ...]) -> list[str]:
+def cached_libraries_note(environment: Environment, preload: tuple[str, ...]) -> list[str]:
     """Return a line on how to keep libraries of the cache, which users may delete."""
     if not any(Path(path).is_relative_to(cache_folder()) for path in preload):
         return []

@@ -48,7 +48,7 @@ def unused_reference_copies(arms: Iterable[Arm], gone: Collection[str]) -> set[s
     """Return the copies of references without arms to compare after the ``gone`` arms have left a race."""
     remaining = [arm for arm in arms if arm.name not in gone]
     used_references = {arm.reference for arm in remaining}
-    return {arm.name for arm in remaining if arm.is_alone and arm.name not in used_references}
+    return {arm.name for arm in remaining if arm.is_uninterrupted_copy and arm.name not in used_references}
 
 
 def comparison_groups(slots: Sequence[Slot], roots: Mapping[str, str]) -> list[list[Slot]]:

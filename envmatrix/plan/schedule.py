@@ -47,7 +47,7 @@ class Arm:
         return self.environment == CONTROL
 
     @property
-    def is_alone(self) -> bool:
+    def is_uninterrupted_copy(self) -> bool:
         """Whether this is the uninterrupted copy of a reference that is itself interleaved."""
         return self.environment == f"{self.runs}{_COPY_SUFFIX}"
 
@@ -130,7 +130,7 @@ class Plan:
         own_share = dealt[index % self.parts :: self.parts]
         block_arms = [arm for arm in self.arms if arm not in dealt or arm in own_share]
         used_references = {arm.reference for arm in block_arms}
-        return tuple(arm for arm in block_arms if not arm.is_alone or arm.name in used_references)
+        return tuple(arm for arm in block_arms if not arm.is_uninterrupted_copy or arm.name in used_references)
 
     def _random(self, index: int) -> random.Random:
         return random.Random(f"{self.seed}:{index}")  # noqa: S311 - an experiment's order, not a secret

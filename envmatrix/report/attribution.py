@@ -7,9 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from envmatrix.plan import Arm
 from envmatrix.report.figures import svg
 from envmatrix.report.formatting import NONE, format_bounds, format_ratio
-from envmatrix.report.tables.plain import PlainTable, TableSection
+from envmatrix.report.tables.table_model import PlainTable, TableSection
 from envmatrix.results import Run
-from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.attribution.contrasts import Estimate
 from envmatrix.stats.attribution.main_effects import (
     Attribution,
@@ -21,9 +20,10 @@ from envmatrix.stats.attribution.main_effects import (
     gains_over_reference,
     signed_logs,
 )
+from envmatrix.stats.effect_estimation import Analysis
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.measurements import Measurements
-from envmatrix.stats.pairing import interleaved_original, rescale_to_interleaved
+from envmatrix.stats.pairing import rescale_uninterrupted_arms, resolve_interleaved_reference
 from envmatrix.system.printable import printable_text
 
 _WIDTH, _ROW, _LEFT, _RIGHT = 860.0, 30.0, 330.0, 215.0
@@ -48,7 +48,7 @@ def _effects_by_environment(arms: Sequence[Arm], reference: Arm, analysis: Analy
     compared_arms = [
         arm
         for arm in arms
-        if interleaved_original(arm.reference, analysis.plan) == reference.name and not arm.is_control
+        if resolve_interleaved_reference(arm.reference, analysis.plan) == reference.name and not arm.is_control
     ]
     effects = (analysis.find(arm.name) for arm in compared_arms)
     return {effect.environment: effect for effect in effects if effect}
@@ -62,7 +62,7 @@ def attributions(
     ``recommended`` has the arms that the headlines recommend; their gain is divided among the factors.
     """
     levels = {name: environment.levels for name, environment in run.environments.items()}
-    measured, _ = rescale_to_interleaved(run.plan, measured, analysis.primary, analysis.slow)
+    measured, _ = rescale_uninterrupted_arms(run.plan, measured, analysis.primary, analysis.slow)
     group_attributions = []
     for workload, engine, arms in _arms_by_group(run):
         cells = find_cells(arms, levels, measured, analysis.primary[workload])
@@ -79,7 +79,7 @@ def attributions(
 def cumulative(run: Run, measured: Measurements, analysis: Analysis) -> Mapping[str, tuple[CumulativeStep, ...]]:
     """Return 'workload on engine' -> the gain that each step adds, for a cumulative design."""
     step_names = run.design.cumulative
-    measured, _ = rescale_to_interleaved(run.plan, measured, analysis.primary, analysis.slow)
+    measured, _ = rescale_uninterrupted_arms(run.plan, measured, analysis.primary, analysis.slow)
     steps_by_group: dict[str, tuple[CumulativeStep, ...]] = {}
     for workload, engine, arms in _arms_by_group(run):
         arm_names = {arm.environment: arm.name for arm in arms}

@@ -12,7 +12,7 @@ from envmatrix.system.plugins import Catalog, ExtensionError, import_target
 
 if TYPE_CHECKING:
     from envmatrix.report.group import Group
-    from envmatrix.report.summary import Summary
+    from envmatrix.report.report_data import Summary
     from envmatrix.system.progress import ProgressCallback
 
 #: Other files in a run's folder, whose names a report may not use.

@@ -137,7 +137,7 @@ def list_numbers(numbers: Sequence[int], max_shown: int = 8) -> str:
     return join_texts(texts)
 
 
-def effect_note(effect: Effect) -> str:
+def flags_text(effect: Effect) -> str:
     """Return an effect's flags as text, without the flag for generated data, which the table's title shows."""
     return ", ".join(flag for flag in effect.flags if flag != Flag.STAND_IN)
 

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from envmatrix.durations_and_sizes import QUIET_FIRST
 from envmatrix.plan import Arm
 from envmatrix.report import headline
 from envmatrix.report.formatting import (
@@ -27,7 +28,6 @@ from envmatrix.stats.quality.failures import BROKEN_OUTCOMES
 from envmatrix.stats.quality.slow_trials import LEAST_BLOCKS, SlowTrials
 from envmatrix.stats.selection import Choice
 from envmatrix.stats.steady_state.effect import SteadyEffect
-from envmatrix.units import QUIET_FIRST
 
 #: The factor of whose levels an efficiency is told.
 FACTOR = "processes"
@@ -158,7 +158,7 @@ class Group:
             if best.steady.verdict == "faster":
                 luck = headline.correction(format_decided_ratio(best.steady.ratio), gain, tested)
                 effect = replace(effect, low=best.steady.low, high=best.steady.high)
-        doubts = luck + slow + headline.without_contention(effect)
+        doubts = luck + slow + headline.quiet_machine_range(effect)
         return answer._replace(claim=f"{best.arm.environment} is {answer.claim}", doubts=doubts)
 
     @property
@@ -184,7 +184,7 @@ class Group:
         if held := headline.explained(effects, self.metric.as_fast_as(self.baseline_name)):
             reasons.append(held)
         why = f": {'; '.join(reasons)}" if reasons else ""
-        held_text = self._outliers_text(headline.kept_undecided(effects))
+        held_text = self._outliers_text(headline.withheld_for_slow_trials(effects))
         other = "other " if held_text else ""
         return (
             f"{held_text}No {other}environment {shown or f'is significantly {faster} than {self.baseline_name}'}{why}"
@@ -288,10 +288,10 @@ class Group:
         if not self.baseline:
             return "the baseline"
         name = self.baseline.arm.environment
-        return f"{name} ({self.workload})" if self.several_workloads else name
+        return f"{name} ({self.workload})" if self.compares_workloads else name
 
     @property
-    def several_workloads(self) -> bool:
+    def compares_workloads(self) -> bool:
         """Whether rows differ in workload from the reference, so that programs are compared, not only environments."""
         return any(row.arm.workload != self.workload for row in self.rows)
 
@@ -303,7 +303,7 @@ def _never_well(row: Row) -> bool:
 
 def use_command(group: Group, run: Run) -> str:
     """Return the command that prints how to use the recommended environment of a group that has one."""
-    option = f" --run {shlex.quote(run.name)}" if run.is_of_program else ""  # its matrix is stored nowhere else
+    option = f" --run {shlex.quote(run.name)}" if run.has_generated_matrix else ""  # its matrix is stored nowhere else
     return f"envmatrix export {shlex.quote(group.best.arm.environment if group.best else '')}{option}"
 
 

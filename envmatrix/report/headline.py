@@ -64,7 +64,7 @@ def under_quota(quota: tuple[float, float] | None) -> str:
     return f"Measured under a CPU quota of {cpus:g} CPUs, used up in {used_up:.0%} of its periods. "
 
 
-def without_contention(effect: Effect) -> str:
+def quiet_machine_range(effect: Effect) -> str:
     """Return the range of the ratio on a quiet machine, '' without contention."""
     low, high, contended = effect.low, effect.high, effect.contended
     if low is None or high is None or contended.shares is None:
@@ -83,7 +83,7 @@ def explained(effects: Sequence[Effect], as_fast: str) -> str:
     return f"{measured}, which the waiting can explain"
 
 
-def kept_undecided(effects: Sequence[Effect]) -> list[str]:
+def withheld_for_slow_trials(effects: Sequence[Effect]) -> list[str]:
     """Return the environments whose interval is above 1, and whose verdict is withheld because of slow trials."""
     withheld = [effect for effect in effects if effect.withheld == Flag.SLOW_TRIALS]
     return [effect.environment for effect in withheld if effect.low is not None and effect.low > 1.0]

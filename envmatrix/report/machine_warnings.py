@@ -13,12 +13,12 @@ from envmatrix.plan import shown_name
 from envmatrix.report.formatting import format_count
 from envmatrix.report.warning import Check, Findings, WarningKind
 from envmatrix.results import Run
-from envmatrix.stats.analysis import Analysis
-from envmatrix.stats.arm_facts import ArmFacts
-from envmatrix.stats.arrays import Floats
+from envmatrix.stats.array_types import Floats
+from envmatrix.stats.effect_estimation import Analysis
 from envmatrix.stats.measurements import Measurements, finite_medians
 from envmatrix.stats.pairing import logs_of
 from envmatrix.stats.quality.contention import DISTURBED, outer_quota
+from envmatrix.stats.text_facts import ArmFacts
 from envmatrix.system.printable import printable_line
 
 #: Relative change from the first block to the last. Pairs cancel drift, but this much means a busy machine.
@@ -41,7 +41,7 @@ def _block_levels(measured: Measurements, names: list[str], metric: str) -> Floa
     return np.where(trial_counts > 0, residuals.sum(axis=0) / np.maximum(trial_counts, 1), np.nan)
 
 
-def fit_trend(values: Floats) -> tuple[float, float]:
+def slope_and_standard_error(values: Floats) -> tuple[float, float]:
     """Return the least-squares slope per step of at least four values, and its standard error.
 
     ``scipy.stats`` would take longer to import than a report takes to write.
@@ -58,7 +58,7 @@ def _drift(run: Run, measured: Measurements, analysis: Analysis) -> Findings:
         level = level[np.isfinite(level)]
         if level.size < 5:
             continue
-        slope, error = fit_trend(level)
+        slope, error = slope_and_standard_error(level)
         total_change = slope * (level.size - 1)
         if abs(total_change) > DRIFT and abs(slope) > 3 * error:
             yield workload, f"all trials changed by {total_change:+.0%} from the first block to the last"

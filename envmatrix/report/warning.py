@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 from envmatrix.plan import shown_name
 from envmatrix.report.formatting import list_names
 from envmatrix.results import Run
-from envmatrix.stats.analysis import Analysis
+from envmatrix.stats.effect_estimation import Analysis
 from envmatrix.stats.measurements import Measurements
 
 #: What a check finds: (subject, text), and the remedy if it depends on the run.

@@ -9,9 +9,9 @@ from envmatrix.report.formatting import format_count, format_interval, format_ra
 from envmatrix.report.machine_warnings import MACHINE_CHECKS
 from envmatrix.report.warning import Check, Findings, RunWarning, WarningKind
 from envmatrix.results import Run
-from envmatrix.stats.analysis import Analysis
+from envmatrix.stats.effect_estimation import Analysis
 from envmatrix.stats.effects import Flag
-from envmatrix.stats.inference.slow_phases import ENOUGH_MINUTES, format_span, too_short
+from envmatrix.stats.inference.standard_errors import ENOUGH_MINUTES, format_span, too_short
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.nodes import mixed_blocks
 from envmatrix.stats.quality.cold_turns import cold_turns
@@ -71,7 +71,7 @@ def _unchecked(run: Run, _measured: Measurements, _analysis: Analysis) -> Findin
         yield (
             ", ".join(names),
             "nothing shows that every environment did equal work",
-            ("`--save` writes its matrix: there " if run.is_of_program else "")
+            ("`--save` writes its matrix: there " if run.has_generated_matrix else "")
             + "add `check:` with a number that depends only on the work, such as a final loss (docs/workloads.md)",
         )
 
@@ -82,7 +82,7 @@ def _unstable(run: Run, measured: Measurements, _analysis: Analysis) -> Findings
 
 
 def _no_number(run: Run, measured: Measurements, analysis: Analysis) -> Findings:
-    where = "--metric-regex or --metric-json" if run.is_of_program else "the workload's `metric`"
+    where = "--metric-regex or --metric-json" if run.has_generated_matrix else "the workload's `metric`"
     for arm in run.plan.arms:
         metric, ok = analysis.primary[arm.workload], measured.facts[arm.name].outcomes["ok"]
         if ok and not (measured.of(arm.name, metric.name) > 0).any():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envmatrix.report.catalog import render_report, report_files
-from envmatrix.report.summary import Summary, summarise
+from envmatrix.report.report_data import Summary, summarise
 from envmatrix.results import RunFolder, write_whole
 from envmatrix.stats.measurements import Measurements
 from envmatrix.system.plugins import ExtensionError

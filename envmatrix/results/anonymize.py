@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from envmatrix.errors import Where
 from envmatrix.results.document_checks import validated
-from envmatrix.system import project
+from envmatrix.system import resource_paths
 from envmatrix.system.atomic_files import read_json, write_whole
 from envmatrix.system.shared_files import exists
 
@@ -156,7 +156,7 @@ def is_anonymous_host(name: str) -> bool:
 def local_anonymizer(matrix: Path | None = None, hosts: dict[str, str] | None = None) -> Anonymizer:
     """Return the anonymizer for this machine and user; ``matrix`` is the folder of the matrix."""
     matrix_folder = {MATRIX: matrix.absolute()} if matrix else {}
-    folders_by_placeholder = {CACHE: project.cache_folder(), **matrix_folder, HOME: Path("~").expanduser()}
+    folders_by_placeholder = {CACHE: resource_paths.cache_folder(), **matrix_folder, HOME: Path("~").expanduser()}
     folders: dict[str, str] = {}
     for placeholder, folder in folders_by_placeholder.items():
         for path in (folder, folder.resolve()):

@@ -15,7 +15,7 @@ from envmatrix.results.anonymize import Anonymizer
 from envmatrix.results.document_checks import check_schema, validated
 from envmatrix.system.atomic_files import read_text, store_error, write_whole
 from envmatrix.system.json_text import parse_json
-from envmatrix.system.signature import ATLAS, sign_text, verify_signature
+from envmatrix.system.ssh_signatures import ATLAS, describe_signature, sign_text
 
 _SCHEMA = 1
 _REMEDY = "restore it from a copy, or delete it and add its run again"
@@ -153,7 +153,7 @@ def _verify_entry(file: Path, signers: Path) -> str:
     if not signature_file(file).exists():
         return _UNSIGNED
     text, signature = read_text(file), read_text(signature_file(file)).replace("\r\n", "\n")  # git may add them
-    return verify_signature(f"{text.strip()}\n", signature.encode(), signers, file, ATLAS)
+    return describe_signature(f"{text.strip()}\n", signature.encode(), signers, file, ATLAS)
 
 
 def read_entries(folder: Path, signers: Path | None = None) -> AtlasFiles:

@@ -9,7 +9,7 @@ from typing import Generic, NamedTuple
 
 from pydantic import TypeAdapter
 
-from envmatrix.evidence.evidence import Evidence, System
+from envmatrix.evidence.evidence_models import Evidence, System
 from envmatrix.evidence.record import Read, Record
 from envmatrix.results.trial import Reading, Trial, TrialFacts, trial_from_line
 

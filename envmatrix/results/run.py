@@ -176,7 +176,7 @@ class Run(BaseModel):
         return arms
 
     @property
-    def is_of_program(self) -> bool:
+    def has_generated_matrix(self) -> bool:
         """Return whether the matrix was generated for a program on the command line, so that no matrix file exists."""
         return self.command[:1] in (("bench",), ("tune",)) and "--" in self.command
 

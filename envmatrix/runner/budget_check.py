@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from envmatrix.durations_and_sizes import as_duration, as_hours, is_too_long_to_suggest
 from envmatrix.plan import shown_name
 from envmatrix.plan.steady_state_runs import BUDGET_SHARE, FULL_RUN_S, START_S, reserve_s
 from envmatrix.report.formatting import format_count
@@ -12,10 +13,9 @@ from envmatrix.results.elapsed import ElapsedTime
 from envmatrix.system.printable import printable_text
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.failure_reason import log_tail
-from envmatrix.trials.interleaving_eligibility import has_one_process
-from envmatrix.trials.program.failure_hints import missing_module_hint, outside_path_hint, start_hint, system_hints
-from envmatrix.trials.program.variables import dropped_variables_hint, missing_module_text
-from envmatrix.units import as_duration, as_hours, is_too_long_to_suggest
+from envmatrix.trials.interleaving_eligibility import is_single_process_benchmark
+from envmatrix.trials.user_program.failure_hints import missing_module_hint, outside_path_hint, start_hint, system_hints
+from envmatrix.trials.user_program.variables import dropped_variables_hint, missing_module_text
 
 _BROKEN_OUTCOMES = ("failed", "invalid", "timed_out")
 #: From this load per CPU on, other programs are reported to use a large part of the time.
@@ -79,7 +79,7 @@ class FirstBlockCheck:
         """
         plan, run = self._experiment.plan, self._experiment.run
         single_process = [
-            has_one_process(run.workloads[arm.workload]) for arm in plan.arms if arm.name not in run.skipped
+            is_single_process_benchmark(run.workloads[arm.workload]) for arm in plan.arms if arm.name not in run.skipped
         ]
         starts_s = _LEAST_START_S * max(1.0, busy) * sum(single_process) / side_by_side
         if plan.guaranteed_blocks or plan.max_blocks < plan.min_blocks or starts_s * plan.min_blocks <= plan.budget_s:
@@ -94,7 +94,7 @@ class FirstBlockCheck:
         )
 
     @property
-    def why_lost(self) -> str:
+    def why_no_answer_possible(self) -> str:
         """Why the run cannot give an answer: every reference failed, and no copy of one succeeded; otherwise ''."""
         references = set(self._copies.values())
         if not references or references - set(self._broken) or self._working_references:
@@ -107,7 +107,7 @@ class FirstBlockCheck:
         )
 
     def _log_end_lines(self) -> list[str]:
-        if not self.why_lost:
+        if not self.why_no_answer_possible:
             return []
         log = self._experiment.folder.logs / f"{next(iter(self._broken.values())).trial}.log"
         lines = [f"  | {_shorten(printable_text(line))}" for line in log_tail(log)]
@@ -122,7 +122,7 @@ class FirstBlockCheck:
         arm = next(arm for arm in self._experiment.plan.arms if arm.name == trial.arm)
         image = run.environments[arm.runs].image
         output = "\n".join(log_tail(self._experiment.folder.logs / f"{trial.trial}.log", 50))
-        by_option = run.is_of_program
+        by_option = run.has_generated_matrix
         module = (
             missing_module_hint(image, output, folder) if by_option else missing_module_text(workload, image, output)
         )

@@ -94,10 +94,10 @@ def run(
                     recorded = folder.append(trial)
                     loop.count(recorded)
                     loop.tell(trial)
-                if loop.first.why_lost and launcher.measures_here and not loop.unwritten:
+                if loop.first.why_no_answer_possible and launcher.measures_here and not loop.unwritten:
                     break
-            if launcher.measures_here and not loop.first.why_lost:
-                loop.continuations.report_missing()
+            if launcher.measures_here and not loop.first.why_no_answer_possible:
+                loop.continuations.report_no_continuations()
                 for look in loop.looks():
                     with interrupts.held():
                         folder.append_steady_state_run(look)
@@ -113,7 +113,7 @@ def _resume_loop(make_loop: Callable[[], _Loop], folder: RunFolder, progress: Pr
     """Return the loop with the trials on disk counted. Incomplete interleaved groups are set aside, and run again."""
     loop = make_loop()
     _count_recorded_trials(loop, folder, progress)
-    incomplete_trials = loop.cut_short()
+    incomplete_trials = loop.partial_group_trials()
     if not incomplete_trials:
         return loop
     lines = enumerate(folder.readings(loop.experiment.plan), 1)
@@ -211,8 +211,8 @@ class _Loop:
 
     def end(self) -> RunEnding:
         """Return why the run stopped, what is missing, and what was on disk if no trial ran."""
-        if self.first.why_lost and not self.ended.interrupted:
-            self.ended.why, self.ended.lost = self.first.why_lost, True
+        if self.first.why_no_answer_possible and not self.ended.interrupted:
+            self.ended.why, self.ended.lost = self.first.why_no_answer_possible, True
         if len(self.done) == self._recorded_count:
             self.ended.measured = self.estimate.measured
         whole = self.ended.interrupted or self.ended.lost
@@ -284,10 +284,10 @@ class _Loop:
             return []
         return [slot for slot in self._running_slots(block) if slot.trial not in self.done]
 
-    def cut_short(self) -> set[str]:
+    def partial_group_trials(self) -> set[str]:
         """Return the trials on disk of interleaved groups that are incomplete."""
         blocks = (self._running_slots(block) for block in sorted(self.finished) if not self._is_recorded(block))
-        return {trial for block in blocks for trial in self.groups_of.cut_short(block, self.done)}
+        return {trial for block in blocks for trial in self.groups_of.partial_group_trials(block, self.done)}
 
     def decide_race(self) -> None:
         """Update which arms are still in a race, based only on the complete blocks on disk."""
@@ -311,8 +311,8 @@ class _Loop:
         """Return why no block beyond the ``given`` ones is needed, or '' if one is."""
         plan = self.plan
         complete = self.complete
-        if self.first.why_lost:
-            return self.first.why_lost
+        if self.first.why_no_answer_possible:
+            return self.first.why_no_answer_possible
         if complete == 0:
             return ""
         if self.race.finished:
@@ -383,7 +383,7 @@ class _Loop:
 
     def run_group(self, group: list[Slot]) -> Iterator[Trial]:
         """Run the trials of a group on this machine."""
-        if self.groups_of.runs_side_by_side(group[0]):
+        if self.groups_of.starts_together(group[0]):
             companies = self.groups_of.split_by_memory(group)
             later_s = self._later_s(group) if len(companies) == 1 else None
             for company in companies:

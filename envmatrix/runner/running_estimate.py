@@ -12,10 +12,11 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from envmatrix.durations_and_sizes import MOST_BLOCKS
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan
 from envmatrix.results import Reading, Trial
-from envmatrix.stats.analysis import Analysis, estimate
+from envmatrix.stats.effect_estimation import Analysis, estimate
 from envmatrix.stats.effects import CONFIDENCE, Effect, Flag, can_be_called_best
 from envmatrix.stats.inference.maxt import student_quantile
 from envmatrix.stats.measurements import MeasurementBuilder, Measurements
@@ -23,7 +24,6 @@ from envmatrix.stats.pairing import families
 from envmatrix.stats.quality.equal_work import unchecked, unstable_checks
 from envmatrix.stats.stopping.precision import is_precise_enough
 from envmatrix.stats.stopping.racing import Race, family_data, next_arms
-from envmatrix.units import MOST_BLOCKS
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -96,7 +96,7 @@ def decision_forecast(effects: Collection[Effect], target: float, budget_ends: f
     return f"±{target:.1%} at about block: {'; '.join(texts)} (the budget ends at about {budget_ends:.0f})"
 
 
-def clearly_behind(copies: Floats, logs: Floats) -> Bools:
+def clearly_worse_than_reference(copies: Floats, logs: Floats) -> Bools:
     """Return which rows of ``logs`` are clearly worse than the mean of the reference's ``copies``.
 
     Both are (rows, blocks), higher is better. Two blocks are too few for a variance of each row, so one-sided t tests
@@ -197,7 +197,7 @@ class RunningEstimate:
         measured, arms = self.measured, set[str]()
         for family in families(self._plan):
             data = family_data(family, self._plan, measured, self._workloads)
-            behind = clearly_behind(data.copies, data.logs)
+            behind = clearly_worse_than_reference(data.copies, data.logs)
             arms |= {arm.name for arm, is_behind in zip(family.arms, behind, strict=True) if is_behind}
         return arms
 

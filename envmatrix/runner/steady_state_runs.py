@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
+from envmatrix.durations_and_sizes import as_duration
 from envmatrix.plan import Slot
-from envmatrix.plan.continuation import FULL_S, MIN_GROUPS, MIN_S, SHORT_GROUPS, seconds_of_steps, share
+from envmatrix.plan.continued_blocks import FULL_S, MIN_GROUPS, MIN_S, SHORT_GROUPS, seconds_of_steps, share
 from envmatrix.plan.steady_state_runs import START_S, next_run_s, reserve_s, steady_state_slot
 from envmatrix.report.formatting import format_count
 from envmatrix.results import Reading, Trial
@@ -16,9 +17,8 @@ from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.steady_state.effect import variances
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.interleaving_eligibility import has_one_process
+from envmatrix.trials.interleaving_eligibility import is_single_process_benchmark
 from envmatrix.trials.retry import run_with_rebuild
-from envmatrix.units import as_duration
 
 
 class Continuations:
@@ -76,7 +76,7 @@ class Continuations:
         self._seconds = seconds = min(seconds, self._seconds or FULL_S)
         return seconds
 
-    def report_missing(self) -> None:
+    def report_no_continuations(self) -> None:
         """Report at the end of a run that no block went on, and why."""
         if not self._is_wanted or self._made:
             return
@@ -123,8 +123,8 @@ class SteadyStateRuns:
         self.left = [
             (number, arm)
             for number, arm in enumerate(experiment.plan.arms if wanted else ())
-            if not (arm.is_control or arm.is_alone or arm.name in run_by_arm or arm.name in run.skipped)
-            and has_one_process(run.workloads[arm.workload])
+            if not (arm.is_control or arm.is_uninterrupted_copy or arm.name in run_by_arm or arm.name in run.skipped)
+            and is_single_process_benchmark(run.workloads[arm.workload])
         ]
         if run.design.steady and not is_local:
             progress(f"no steady-state runs: launcher {run.launcher} runs trials on other machines")

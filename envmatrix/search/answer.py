@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from envmatrix.search.search import REFERENCES, Batch, Search
+from envmatrix.search.next_trials import REFERENCES, Batch, Search
 from envmatrix.search.space import Space
-from envmatrix.search.steps import Confirmation, Step, dropped_levels, spent_s
+from envmatrix.search.steps import Confirmation, Step, no_op_levels, spent_s
 from envmatrix.stats.comparisons.result import format_exact_ratio
 from envmatrix.stats.effects import DISQUALIFYING_FLAGS, Effect, Flag, can_be_called_best
 from envmatrix.stats.pairing import ratio_from_log
@@ -65,7 +65,7 @@ class TuneAnswer(Confirmation):
     interrupted: bool = False
 
     @property
-    def of_nodes(self) -> str:
+    def gain_by_node(self) -> str:
         """The recipe's gain on each node, the worst last; '' unless it ran on several."""
         if not self.nodes:
             return ""
@@ -160,7 +160,7 @@ def find_expected_best(search: Search, steps: Sequence[Step]) -> tuple[int, floa
     """Return the best cell so far (0: none gains), and the ratio that the model expects of it, mostly too high."""
     batches = [step.batch for step in steps]
     posterior = search.posterior(batches)
-    row = search.winner(batches, dropped_levels(search.space, steps), posterior)
+    row = search.winner(batches, no_op_levels(search.space, steps), posterior)
     mean, _ = posterior.gain_distribution([row], search.columns[[row]])
     return row, ratio_from_log(mean[0])
 
@@ -236,7 +236,7 @@ def _drop_reasons(search: Search, steps: Sequence[Step]) -> dict[str, str]:
     space = search.space
     status = search.known([step.batch for step in steps])
     reasons = {row: why for step in steps for row, why in step.reasons.items()}
-    reasons_by_name = {_level_text(space, *level): why for level, why in dropped_levels(space, steps).items()}
+    reasons_by_name = {_level_text(space, *level): why for level, why in no_op_levels(space, steps).items()}
     for factor, level in status.failing:
         failing_rows = [row for row in reasons if space.codes[row, factor] == level]
         simplest = min(failing_rows, key=lambda row: int((space.codes[row] > 0).sum()))

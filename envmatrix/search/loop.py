@@ -12,10 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
+from envmatrix.durations_and_sizes import TIME_MARGIN, as_duration, as_hours, is_too_long_to_suggest
 from envmatrix.errors import EnvmatrixError, InputError, NothingRanError
 from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS
 from envmatrix.matrix import Matrix
-from envmatrix.matrix.override import with_design
+from envmatrix.matrix.additions import with_only_design
 from envmatrix.plan import Slot
 from envmatrix.report.formatting import format_count
 from envmatrix.results.folder import RunFolder
@@ -24,15 +25,14 @@ from envmatrix.runner.loop import run as run_trials
 from envmatrix.runner.progress import LineProgress
 from envmatrix.runner.running_estimate import RunningEstimate
 from envmatrix.search.answer import find_expected_best, settings_text
-from envmatrix.search.search import MIN_BLOCKS, REFERENCES, Budget, Proposal, Search
+from envmatrix.search.next_trials import MIN_BLOCKS, REFERENCES, Budget, Proposal, Search
 from envmatrix.search.space import Space
-from envmatrix.search.steps import Step, count_trials, dropped_levels, read_step, running_and_gap_s, spent_s
-from envmatrix.search.study import Place, Study, StudyFolder
+from envmatrix.search.steps import Step, count_trials, no_op_levels, read_step, running_and_gap_s, spent_s
+from envmatrix.search.study_folder import Place, Study, StudyFolder
 from envmatrix.system.progress import ProgressCallback, duration_text, report_once
 from envmatrix.trials.experiment import Experiment, create_experiment, reopen_experiment
-from envmatrix.trials.new_run import NewRun
-from envmatrix.trials.resume import apply_resume_changes, record_interim_reading
-from envmatrix.units import TIME_MARGIN, as_duration, as_hours, is_too_long_to_suggest
+from envmatrix.trials.new_run_options import NewRun
+from envmatrix.trials.resume_changes import apply_resume_changes, record_interim_reading
 
 #: Budget of steps that end after their blocks (seconds): never reached.
 _UNLIMITED_S = 7 * 24 * 3600.0
@@ -127,7 +127,7 @@ class RunningSearch:
     def next_step(self) -> Proposal | None:
         """Return the next step, determined only by the files on disk."""
         batches = [step.batch for step in self.steps]
-        return self.search.next_step(batches, self.budget(), dropped_levels(self.space, self.steps))
+        return self.search.next_step(batches, self.budget(), no_op_levels(self.space, self.steps))
 
 
 def minimum_time_s(search: Search, trial_s: float) -> float:
@@ -240,7 +240,7 @@ def _begin_step(tuning: RunningSearch, step: Proposal, number: int, engine: str)
     names = {space.name(row): {**baseline_levels, **space.chosen(row)} for row in step.rows}
     design = _step_design(tuning, step, number, names)
     added = {name: levels for name, levels in names.items() if name not in space.named}
-    matrix = with_design(tuning.matrix, step.phase, design, added)
+    matrix = with_only_design(tuning.matrix, step.phase, design, added)
     location = study.place or Place(launcher=DEFAULT)
     looked_at = () if study.trial_s is None else ("--",)  # the search is of a program without a matrix.yaml to edit
     label = f"{number:03d}-{step.phase}-{study.name}"  # unique among runs

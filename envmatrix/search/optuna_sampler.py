@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from envmatrix.errors import InputError, suggestion
-from envmatrix.search.candidates import Bools
+from envmatrix.search.candidate_selection import Bools
 
 if TYPE_CHECKING:
-    from envmatrix.search.search import Batch
+    from envmatrix.search.next_trials import Batch
     from envmatrix.search.space import Space
 
 #: Values of ``--sampler`` and Optuna's classes.

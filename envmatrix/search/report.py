@@ -16,8 +16,8 @@ from envmatrix.report.formats.html_file import page_environment, page_values
 from envmatrix.report.formatting import format_bounds, format_count, format_ratio
 from envmatrix.results import Run
 from envmatrix.search.answer import TuneAnswer
-from envmatrix.search.search import REFERENCES, Search
-from envmatrix.search.study import Study
+from envmatrix.search.next_trials import REFERENCES, Search
+from envmatrix.search.study_folder import Study
 from envmatrix.stats.attribution.explanation import to_json as why_json
 from envmatrix.system.printable import printable_line
 
@@ -31,7 +31,7 @@ _WIDTH, _HEIGHT, _LEFT, _RIGHT, _BOTTOM, _TOP = 860.0, 306.0, 60.0, 14.0, 34.0, 
 def answer_lines(answer: TuneAnswer) -> list[str]:
     """Return the answer as lines of text."""
     why = [f"why: {line_of(answer.why)}", *(f"     {text}" for text in reasons_of(answer.why))] if answer.why else []
-    lines = [answer.headline, *filter(None, [answer.of_nodes]), *why, *answer.cautions]
+    lines = [answer.headline, *filter(None, [answer.gain_by_node]), *why, *answer.cautions]
     if answer.contributions:
         note = "the model's estimate and its uncertainty; not confirmed, not a 95 % interval"
         lines += ["", f"effect of each of its settings ({note}):"]

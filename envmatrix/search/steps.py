@@ -13,12 +13,12 @@ import numpy as np
 from envmatrix.plan import Arm
 from envmatrix.results import Run, RunFolder
 from envmatrix.results.elapsed import covered_s
-from envmatrix.search.search import REFERENCES, Batch, Phase
+from envmatrix.search.next_trials import REFERENCES, Batch, Phase
 from envmatrix.search.space import Space
-from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.attribution.explanation import Explanation, explain
+from envmatrix.stats.effect_estimation import Analysis, estimate
 from envmatrix.stats.effects import Effect, Flag
-from envmatrix.stats.inference.slow_phases import short_run_note
+from envmatrix.stats.inference.standard_errors import short_run_note
 from envmatrix.stats.measurements import Measurements, fold_trials
 from envmatrix.stats.metrics import MEMORY, THROUGHPUT, Metric
 from envmatrix.stats.nodes import NodeGain, gains_by_node
@@ -76,7 +76,7 @@ def read_step(folder: RunFolder, space: Space) -> Step:
     trials = list(folder.readings(run.plan))
     measurements = fold_trials(run.plan, trials)
     analysis = estimate(run.plan, measurements, workloads=run.workloads, environments=run.environments, metrics=())
-    arms = [arm for arm in run.arms if not arm.is_alone]
+    arms = [arm for arm in run.arms if not arm.is_uninterrupted_copy]
     rows = tuple(find_row(space, run, arm) for arm in arms[REFERENCES:])
     batch, reasons = _make_batch(run, measurements, analysis, arms, rows)
     row_by_arm = {arm.name: row for arm, row in zip(arms[REFERENCES:], rows, strict=True)}
@@ -178,7 +178,7 @@ def running_and_gap_s(spans: Iterable[tuple[float, float]], sessions: Sequence[f
     return covered_s(in_order), gap_s
 
 
-def dropped_levels(space: Space, steps: Iterable[Step]) -> dict[tuple[int, int], str]:
+def no_op_levels(space: Space, steps: Iterable[Step]) -> dict[tuple[int, int], str]:
     """Return (factor, level) -> reason for no-op levels: run on their own, they have the baseline's evidence."""
     reasons: dict[tuple[int, int], str] = {}
     for step in steps:

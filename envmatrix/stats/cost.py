@@ -11,7 +11,7 @@ from envmatrix.matrix.model import Workload
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.measurements import COUNTED, Measurements
 from envmatrix.stats.metrics import Metric
-from envmatrix.system import bench_modules as bench
+from envmatrix.system import shared_bench_modules as bench
 from envmatrix.system.bench_options import node_count
 
 #: Counters of energy -> what they count.
@@ -60,7 +60,7 @@ class CostReader:
 
     def _seconds(self, arm: str, metric: Metric, workload: Workload | None) -> tuple[str, float | None, bool]:
         """Return what is paid for, its seconds, and whether these follow from the primary metric."""
-        unit = bench.quantities.unit_of(metric.unit) if metric.better == "higher" else None
+        unit = bench.printed_numbers.unit_of(metric.unit) if metric.better == "higher" else None
         of_samples = unit and unit.kind == "rate" and unit.per not in _NO_SAMPLES and not unit.by_device
         if unit and of_samples and unit.text == metric.unit:
             rate = self.measured.mean(arm, metric.name)

@@ -12,15 +12,15 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from envmatrix.evidence.evidence import System
+from envmatrix.evidence.evidence_models import System
 from envmatrix.evidence.record import Record, Result
 from envmatrix.plan import Plan
 from envmatrix.results import NodeCheck, Reading, RunFolder, Trial
 from envmatrix.stats import step_account
-from envmatrix.stats.arm_facts import ArmFacts, Counted, count_text, counted, note_profile, note_trials
-from envmatrix.stats.inference.slow_phases import apart
+from envmatrix.stats.inference.standard_errors import apart
 from envmatrix.stats.metrics import METRICS, THROUGHPUT, VALUE, check_column, finite_or_nan, own_column
 from envmatrix.stats.steady_state import later_speed
+from envmatrix.stats.text_facts import ArmFacts, Counted, count_text, counted, note_profile, note_trials
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

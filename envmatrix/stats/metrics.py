@@ -52,7 +52,7 @@ def show_count(value: float, *, digits: int = 0) -> str:
     return f"{value:,.0f}" if abs(value) < _LONG else f"{value:.4g}"
 
 
-def format_with_unit(value: float, *, digits: int = 6) -> str:
+def format_number(value: float, *, digits: int = 6) -> str:
     """Format a number with a user-defined unit."""
     return f"{value:,.{digits}g}"
 
@@ -116,7 +116,7 @@ METRICS: Mapping[str, Metric] = {
     metric.name: metric
     for metric in (
         Metric("samples_per_s", "throughput", "samples/s", "higher", show_rate),
-        Metric("value", _UNNAMED, "", "higher", format_with_unit),
+        Metric("value", _UNNAMED, "", "higher", format_number),
         Metric("training_s", "training time", "s", "lower", show_seconds),
         Metric("step_median_s", "median step", "s", "lower", show_seconds),
         Metric("startup_s", "start-up", "s", "lower", show_seconds),
@@ -133,8 +133,8 @@ METRICS: Mapping[str, Metric] = {
         Metric("user_s", "CPU time, user", "s", "lower", show_seconds),
         Metric("system_s", "CPU time, system", "s", "lower", show_seconds),
         Metric("run_delay_s", "ready, but without a CPU", "s", "lower", show_seconds),
-        Metric("energy_j", "energy", "J", "lower", format_with_unit),
-        Metric("gpu_energy_j", "energy of GPUs", "J", "lower", format_with_unit),
+        Metric("energy_j", "energy", "J", "lower", format_number),
+        Metric("gpu_energy_j", "energy of GPUs", "J", "lower", format_number),
         Metric("peak_rss_bytes", "peak memory", "B", "lower", show_bytes),
         Metric("peak_gpu_bytes", "peak GPU memory", "B", "lower", show_bytes),
         Metric("minor_faults", "minor page faults", "", "lower", show_count),

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from envmatrix.plan import Arm, Plan
-from envmatrix.stats.arrays import Floats
+from envmatrix.stats.array_types import Floats
 from envmatrix.stats.effects import LEVEL
-from envmatrix.stats.inference.slow_phases import apart
+from envmatrix.stats.inference.standard_errors import apart
 from envmatrix.stats.inference.welch import Mean, quotient
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from envmatrix.plan import Arm, Plan
-from envmatrix.stats.arrays import Bools, Floats, Integers
-from envmatrix.stats.inference.slow_phases import standard_errors
+from envmatrix.stats.array_types import Bools, Floats, Integers
+from envmatrix.stats.inference.standard_errors import standard_errors
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric
 
@@ -110,19 +110,19 @@ def _differently_measured_copies(reference: str, plan: Plan) -> set[str]:
     return {
         arm.name
         for arm in plan.arms
-        if arm.is_alone is not reference_arm.is_alone
+        if arm.is_uninterrupted_copy is not reference_arm.is_uninterrupted_copy
         and not arm.is_control
         and (arm.runs, arm.workload, arm.engine) == (reference_arm.runs, reference_arm.workload, reference_arm.engine)
     }
 
 
-def interleaved_original(name: str | None, plan: Plan) -> str | None:
+def resolve_interleaved_reference(name: str | None, plan: Plan) -> str | None:
     """Return the interleaved reference if ``name`` is an uninterrupted copy of it, otherwise ``name``."""
-    copy = next((arm for arm in plan.arms if arm.name == name and arm.is_alone), None)
+    copy = next((arm for arm in plan.arms if arm.name == name and arm.is_uninterrupted_copy), None)
     return next(iter(_differently_measured_copies(copy.name, plan)), name) if copy else name
 
 
-def table_key(arm: Arm, plan: Plan) -> tuple[str, str]:
+def table_identity(arm: Arm, plan: Plan) -> tuple[str, str]:
     """Return workload and engine of the table that contains an arm: those of its reference, on one engine.
 
     A workload that changes the program is thus in the table of the workload it is compared with.
@@ -149,7 +149,7 @@ def mean_copies(logs: Floats) -> Floats:
     return np.where(is_present[0], mean, np.nan)
 
 
-def log_ratios_over_copies(logs: Floats, copies: int) -> Floats:
+def log_ratios_over_copy_mean(logs: Floats, copies: int) -> Floats:
     """Return the log ratios of the other rows over the mean of the first ``copies`` rows."""
     return np.asarray(logs[copies:] - mean_copies(logs[:copies]))
 
@@ -180,7 +180,7 @@ def summarise_pairs(differences: Floats, far: Floats | None = None) -> PairedSta
     return PairedStatistics(count, np.where(count > 0, mean, np.nan), spread, error, units)
 
 
-def rescale_to_interleaved(
+def rescale_uninterrupted_arms(
     plan: Plan, measured: Measurements, primary: Mapping[str, Metric], slow: Bools
 ) -> tuple[Measurements, Bools]:
     """Return the primary numbers and the slow-trial mask as if all compared arms had been interleaved.
@@ -192,7 +192,7 @@ def rescale_to_interleaved(
     index = {name: row for row, name in enumerate(measured.arms)}
     plan_families = families(plan)
     for family in plan_families:
-        interleaved_name = interleaved_original(family.reference, plan)
+        interleaved_name = resolve_interleaved_reference(family.reference, plan)
         if interleaved_name == family.reference:
             continue
         all_copies = (candidate.copies for candidate in plan_families if candidate.reference == interleaved_name)

@@ -16,7 +16,7 @@ from envmatrix.stats.metrics import (
     THROUGHPUT,
     VALUE,
     Metric,
-    format_with_unit,
+    format_number,
     own_column,
     show_bytes,
     show_rate,
@@ -52,8 +52,8 @@ def _metric(column: str, name: str, source: MetricSource) -> Metric:
         return Metric(column, name or "wall time", "s", "lower", show_seconds)
     if source.steps:
         return Metric(column, name or "steps a second", _STEPS_UNIT, "higher", show_rate)
-    formatter = _UNIT_FORMATTERS.get(source.unit, format_with_unit)
-    metric = Metric(column, name or source.own_label or VALUE.label, source.unit, source.better, formatter)
+    formatter = _UNIT_FORMATTERS.get(source.unit, format_number)
+    metric = Metric(column, name or source.label_in_output or VALUE.label, source.unit, source.better, formatter)
     return replace(metric, label=THROUGHPUT.label) if metric.is_rate and metric.label == VALUE.label else metric
 
 
@@ -62,7 +62,7 @@ def metric_from_summary(name: str, label: str, unit: str, better: str) -> Metric
     metric = METRICS.get(name, VALUE)
     if metric is not VALUE or not label:
         return metric
-    formatter = show_rate if unit == _STEPS_UNIT else _UNIT_FORMATTERS.get(unit, format_with_unit)
+    formatter = show_rate if unit == _STEPS_UNIT else _UNIT_FORMATTERS.get(unit, format_number)
     return replace(metric, label=label, unit=unit, better="lower" if better == "lower" else "higher", show=formatter)
 
 

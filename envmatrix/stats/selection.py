@@ -11,11 +11,11 @@ import numpy as np
 
 from envmatrix.plan import Arm
 from envmatrix.plan.environment import Environment
-from envmatrix.stats.analysis import Analysis
-from envmatrix.stats.arrays import Bools, Floats, Integers
+from envmatrix.stats.array_types import Bools, Floats, Integers
+from envmatrix.stats.effect_estimation import Analysis
 from envmatrix.stats.effects import ALL_ANALYSES_LEVEL, Effect, can_be_called_best
 from envmatrix.stats.measurements import Measurements
-from envmatrix.stats.pairing import Views, families, log_ratios_over_copies, logs_of, ratio_from_log, summarise_pairs
+from envmatrix.stats.pairing import Views, families, log_ratios_over_copy_mean, logs_of, ratio_from_log, summarise_pairs
 from envmatrix.stats.steady_state.effect import SteadyEffect
 from envmatrix.stats.stopping.racing import BEST_SET_SHARE, lead_lower_bounds, surely_not_best
 
@@ -165,7 +165,7 @@ def _log_ratio_views(analysis: Analysis, measured: Measurements, arms: Sequence[
         metric = analysis.primary[family.arms[0].workload]
         rows = [*(index[name] for name in family.copies), index[arm.name]]
         logs = metric.sign * logs_of(measured.table[metric.name][rows])
-        return log_ratios_over_copies(np.where(left_out[rows], np.nan, logs), len(family.copies))
+        return log_ratios_over_copy_mean(np.where(left_out[rows], np.nan, logs), len(family.copies))
 
     masks = (np.zeros_like(analysis.slow), analysis.slow)[: 1 + analysis.slow.any()]
     return Views(tuple(np.vstack([log_ratios(arm, mask) for arm in arms]) for mask in masks), measured.apart)

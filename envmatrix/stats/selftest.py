@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from envmatrix.results import RunFolder
-from envmatrix.stats.analysis import Analysis, estimate
-from envmatrix.stats.arrays import Bools, Floats
+from envmatrix.stats.array_types import Bools, Floats
+from envmatrix.stats.effect_estimation import Analysis, estimate
 from envmatrix.stats.effects import CONFIDENCE, LEVEL
 from envmatrix.stats.inference.maxt import critical_value
 from envmatrix.stats.measurements import Measurements, read_measurements
@@ -45,7 +45,7 @@ def false_alarm_rate(alarms: int, comparisons: int) -> FalseAlarms:
     return FalseAlarms(comparisons, alarms, alarms / comparisons, float(interval.low), float(interval.high))
 
 
-def is_alarm(differences: Floats) -> Bools:
+def interval_excludes_zero(differences: Floats) -> Bools:
     """Return for each row of (m, blocks) A/A log ratios whether its own 95 % interval excludes zero."""
     statistics = summarise_pairs(differences)
     blocks = int(statistics.blocks[0])
@@ -82,7 +82,7 @@ def simulated_false_alarms(comparisons: int, blocks: int = 10, seed: int = 1) ->
     alarms = 0
     for start in range(0, comparisons, 10_000):
         count = min(10_000, comparisons - start)
-        alarms += int(is_alarm(drifting_pairs(count, blocks, _NOISE, rng)).sum())
+        alarms += int(interval_excludes_zero(drifting_pairs(count, blocks, _NOISE, rng)).sum())
     return false_alarm_rate(alarms, comparisons)
 
 
@@ -112,7 +112,7 @@ def relabelled_false_alarms(analysis: Analysis, measured: Measurements, comparis
     for turn in range(comparisons):
         ratios = pairs[turn % len(pairs)]
         signs = rng.choice([-1.0, 1.0], ratios.size)
-        alarms += int(is_alarm((ratios * signs)[None, :])[0])
+        alarms += int(interval_excludes_zero((ratios * signs)[None, :])[0])
     return false_alarm_rate(alarms, comparisons)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from envmatrix.evidence.record import Record, StepThread
-from envmatrix.stats.arrays import Floats
+from envmatrix.stats.array_types import Floats
 from envmatrix.stats.metrics import finite_or_nan
 
 if TYPE_CHECKING:

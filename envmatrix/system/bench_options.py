@@ -9,7 +9,7 @@ from typing import TypeAlias, cast
 
 from pydantic import BaseModel, ConfigDict
 
-from envmatrix.system import bench_modules as bench
+from envmatrix.system import shared_bench_modules as bench
 
 #: Prefix of checks on package versions.
 _PACKAGE = "packages."
@@ -72,10 +72,10 @@ def broken_rules(values: Mapping[str, OptionValue]) -> Sequence[bench.BrokenRule
     return bench.options.broken_rules(values)
 
 
-def check_shares(values: Mapping[str, OptionValue], variables: Mapping[str, str]) -> None:
+def check_divisibility(values: Mapping[str, OptionValue], variables: Mapping[str, str]) -> None:
     """Raise WrongValueError if a batch does not divide by the processes, or processes by the nodes."""
     try:
-        bench.options.check_shares(values, variables)
+        bench.options.check_divisibility(values, variables)
     except bench.options.OptionError as error:
         raise WrongValueError(error.text, error.remedy) from None
 
@@ -95,49 +95,49 @@ def _option_text(value: OptionValue) -> str:
 
 def folder_digest(folder: Path) -> str:
     """Return the digest of a ``bench`` folder as in its records."""
-    return bench.digest.folder_digest(str(folder))
+    return bench.code_digest.folder_digest(str(folder))
 
 
-def variables_to_show(variables: Mapping[str, str]) -> dict[str, str]:
+def recorded_names_variable(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the variable that lists which values set by an environment may be recorded; {} if none is needed."""
-    names = sorted(name for name in variables if not bench.variables.is_always_recorded(name))
-    return {bench.variables.NAMES: ",".join(names)} if names else {}
+    names = sorted(name for name in variables if not bench.recorded_variables.is_always_recorded(name))
+    return {bench.recorded_variables.NAMES: ",".join(names)} if names else {}
 
 
-def packages_to_look_up(claimed: Iterable[str]) -> dict[str, str]:
+def recorded_packages_variable(claimed: Iterable[str]) -> dict[str, str]:
     """Return the variable that lists the packages named by these paths of checks; {} if there are none."""
     names = sorted({path.removeprefix(_PACKAGE) for path in claimed if path.startswith(_PACKAGE)})
-    return {bench.variables.PACKAGES: ",".join(names)} if names else {}
+    return {bench.recorded_variables.PACKAGES: ",".join(names)} if names else {}
 
 
 def recorded_variable(name: str, value: str) -> str:
     """Return a record's text for a variable that the environment sets."""
-    return bench.variables.shown(name, value, (name,))
+    return bench.recorded_variables.shown(name, value, (name,))
 
 
 def is_secret(recorded: str | None) -> bool:
     """Return whether a record hides a variable's value because its name looks like a secret."""
-    return recorded == bench.variables.HIDDEN
+    return recorded == bench.recorded_variables.HIDDEN
 
 
 def is_only_set(recorded: str | None) -> bool:
     """Return whether a record says only that a variable was set, because its value was not known to matter."""
-    return recorded == bench.variables.SET
+    return recorded == bench.recorded_variables.SET
 
 
 def is_always_recorded(name: str) -> bool:
     """Return whether the value of a variable is always recorded."""
-    return bench.variables.is_always_recorded(name)
+    return bench.recorded_variables.is_always_recorded(name)
 
 
 def hides_value(name: str) -> bool:
     """Return whether a record hides a variable's value because its name looks like a secret."""
-    return bench.variables.shown(name, "", (name,)) == bench.variables.HIDDEN
+    return bench.recorded_variables.shown(name, "", (name,)) == bench.recorded_variables.HIDDEN
 
 
 def without_userinfo(text: str) -> str:
     """Return a text with passwords and tokens removed from its URLs."""
-    return bench.variables.without_userinfo(text)
+    return bench.recorded_variables.without_userinfo(text)
 
 
 def node_count(values: Mapping[str, OptionValue]) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from envmatrix.system.bench_modules import Processor
+    from envmatrix.system.shared_bench_modules import Processor
 
 _NODES = Path("/sys/devices/system/node")
 _NVIDIA, _AMD, _INTEL = "0x10de", "0x1002", "0x8086"
@@ -81,7 +81,7 @@ class Host:
             }
         )
 
-    def facts_elsewhere(self, cpus: Iterable[int] = ()) -> dict[str, str]:
+    def facts_with_stand_ins(self, cpus: Iterable[int] = ()) -> dict[str, str]:
         """Return ``facts`` with a stand-in for each that this machine lacks and another one may have, such as a GPU."""
         facts = self.facts(cpus)
         one_node = {"numa_nodes": "1", "first_node": "0", "first_node_cpu_list": facts["cpu_list"]}
@@ -187,9 +187,9 @@ def this_host(root: Path = Path("/"), processor: Processor | None = None) -> Hos
     ``processor`` is the module ``bench/processor.py``, which is loaded if it is not given.
     """
     if processor is None:
-        from envmatrix.system import bench_modules
+        from envmatrix.system import shared_bench_modules
 
-        processor = bench_modules.processor
+        processor = shared_bench_modules.processor
     cpuinfo = _read(root / "proc/cpuinfo")
     cpus = tuple(sorted(os.sched_getaffinity(0)))
     nodes = len(list((root / "sys/devices/system/node").glob("node[0-9]*")))

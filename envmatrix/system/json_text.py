@@ -28,7 +28,7 @@ def parse_json(text: str, file: Path) -> JsonValue:
     try:
         document: JsonValue = json.loads(text)
     except (ValueError, RecursionError) as error:
-        message, position = json_error(text, error)
+        message, position = json_error_and_offset(text, error)
         where = where_in(file, text, position)
         raise StoreError(f"not valid JSON: {message}", where=where, remedy=_RESTORE) from error
     half = next((match for match in _ESCAPE.finditer(text) if match[1]), None)
@@ -43,13 +43,13 @@ def parse_json_line(line: str, file: Path, number: int, remedy: str) -> JsonValu
     try:
         document: JsonValue = json.loads(line)
     except (ValueError, RecursionError) as error:
-        message, position = json_error(line, error)
+        message, position = json_error_and_offset(line, error)
         where = Where(file, number, position + 1)
         raise StoreError(f"this line is damaged: {message}", where=where, remedy=remedy) from error
     return document
 
 
-def json_error(text: str, error: ValueError | RecursionError) -> tuple[str, int]:
+def json_error_and_offset(text: str, error: ValueError | RecursionError) -> tuple[str, int]:
     """Return a message for an error of ``json``, and its position in the text."""
     if isinstance(error, json.JSONDecodeError):
         return error.msg, error.pos

@@ -8,14 +8,14 @@ import os
 import time
 from collections.abc import Iterator
 
-from envmatrix.system import project
+from envmatrix.system import resource_paths
 from envmatrix.system.progress import ProgressCallback
 
 
 @contextlib.contextmanager
 def alone_on_machine(progress: ProgressCallback) -> Iterator[None]:
     """Take the lock, and wait if another envmatrix with this cache is measuring."""
-    folder = project.cache_folder()
+    folder = resource_paths.cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder / "measuring.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:

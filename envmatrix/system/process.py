@@ -18,7 +18,8 @@ from envmatrix.errors import NoTrialError
 from envmatrix.system.start_errors import start_remedy
 
 __all__ = [
-    "Exit", "Finished", "Order", "Place", "SupervisedProcess", "output_streams", "parse_last_json", "run", "run_logged",
+    "Exit", "Finished", "Order", "Place", "SupervisedProcess", "log_or_inherited_streams", "parse_last_json", "run",
+    "run_logged",
 ]  # fmt: skip
 
 
@@ -79,18 +80,18 @@ class SupervisedProcess(process.SupervisedProcess):
             return super().answer()
 
 
-def output_streams(log: IO[bytes] | None) -> process.Streams:
+def log_or_inherited_streams(log: IO[bytes] | None) -> process.Streams:
     """Return the streams of a program with its output in ``log``; without one it uses our stdin, stdout and stderr."""
     return (subprocess.DEVNULL, log, log) if log else (None, None, None)
 
 
 def run_logged(order: Order, log: IO[bytes] | None) -> Exit:
-    """Run a program with the ``output_streams`` of ``log``.
+    """Run a program with the ``log_or_inherited_streams`` of ``log``.
 
     Its descendants end with it: at its own end, at the time limit, and when this call is interrupted or this process is
     killed.
     """
-    with SupervisedProcess(order, output_streams(log)) as program:
+    with SupervisedProcess(order, log_or_inherited_streams(log)) as program:
         return program.answer()
 
 

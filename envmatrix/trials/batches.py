@@ -11,7 +11,7 @@ from envmatrix.plan.interleaving import InterleavedGroup, comparison_groups, com
 from envmatrix.results import Reading, Trial
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.interleaving_eligibility import memory_needs, sequential_roots
+from envmatrix.trials.interleaving_eligibility import memory_needs, non_interleaved_comparisons
 
 #: The most non-interleaved environments listed by name; in a search their names are long.
 _MOST_NAMED = 2
@@ -32,7 +32,7 @@ class TrialGrouper:
         self._workload_peaks = dict(usual or {})
         self._roots = comparison_roots(experiment.plan.arms)
         self._interleaves = experiment.run.design.schedule == "turns"
-        roots = sequential_roots(experiment.run, experiment.engines) if self._interleaves else ({}, set())
+        roots = non_interleaved_comparisons(experiment.run, experiment.engines) if self._interleaves else ({}, set())
         self._sequential_reasons, self._single_turn_roots = roots
 
     def note(self, trial: Reading | Trial) -> None:
@@ -46,7 +46,7 @@ class TrialGrouper:
         """Return whether a trial's steps are interleaved, even if it runs alone for lack of memory."""
         return self._interleaves and self._roots[slot.arm.name] not in self._sequential_reasons
 
-    def runs_side_by_side(self, slot: Slot) -> bool:
+    def starts_together(self, slot: Slot) -> bool:
         """Return whether a trial starts together with those it is compared with, for many turns or for one each."""
         return self.in_turns(slot) or self._roots[slot.arm.name] in self._single_turn_roots
 
@@ -67,10 +67,10 @@ class TrialGrouper:
         return [group] if side_by_side else [[slot] for slot in group]
 
     def _group_label(self, root: str, group: Sequence[Slot]) -> str:
-        reference_copies = [slot.arm for slot in group if slot.arm.is_alone]
+        reference_copies = [slot.arm for slot in group if slot.arm.is_uninterrupted_copy]
         if not reference_copies:
             return f"the trials compared with {root}"
-        names = sorted({slot.arm.environment for slot in group if not slot.arm.is_alone})
+        names = sorted({slot.arm.environment for slot in group if not slot.arm.is_uninterrupted_copy})
         if (omitted := len(names) - _MOST_NAMED) > 0:
             names = [*names[:_MOST_NAMED], f"{omitted} more"]
         return f"{', '.join(names)} and {reference_copies[0].environment}, their baseline,"
@@ -113,10 +113,10 @@ class TrialGrouper:
             self._reported.add(key)
             self._progress(text)
 
-    def cut_short(self, block: Sequence[Slot], done: Collection[str]) -> Iterable[str]:
+    def partial_group_trials(self, block: Sequence[Slot], done: Collection[str]) -> Iterable[str]:
         """Yield the recorded trials of groups that ``done`` has only in part: a group counts only as a whole."""
         skipped = self._experiment.run.skipped  # a skipped trial may be recorded alone
-        runnable = [slot for slot in block if self.runs_side_by_side(slot) and slot.arm.name not in skipped]
+        runnable = [slot for slot in block if self.starts_together(slot) and slot.arm.name not in skipped]
         for group in comparison_groups(runnable, self._roots):
             recorded_trials = [slot.trial for slot in group if slot.trial in done]
             if len(recorded_trials) < len(group):

@@ -7,8 +7,8 @@ from itertools import combinations
 from pathlib import Path
 
 from envmatrix.errors import InputError, suggestion
+from envmatrix.matrix.additions import with_only_design
 from envmatrix.matrix.model import MAX_NAME_LENGTH, Matrix
-from envmatrix.matrix.override import with_design
 from envmatrix.matrix.yaml_positions import parse_yaml
 from envmatrix.plan.environment import is_possible, resolve_environment
 from envmatrix.trials.experiment import find_design
@@ -28,7 +28,7 @@ def bisected(matrix: Matrix, design: str, first: str, last: str) -> Matrix:
     options = designs.get(design) if isinstance(designs, dict) else None
     kept = {key: value for key, value in options.items() if key not in _COMPARED} if isinstance(options, dict) else {}
     added = {name: levels for name, levels in steps.items() if name not in matrix.environments}
-    return with_design(matrix, design, {**kept, "baseline": first, "cumulative": list(steps)}, added)
+    return with_only_design(matrix, design, {**kept, "baseline": first, "cumulative": list(steps)}, added)
 
 
 def steps_between(matrix: Matrix, first: str, last: str) -> dict[str, Mapping[str, str]]:

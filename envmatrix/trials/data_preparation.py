@@ -9,7 +9,7 @@ from pathlib import Path
 
 from envmatrix.errors import EnvmatrixError
 from envmatrix.matrix.model import Workload
-from envmatrix.system import project
+from envmatrix.system import resource_paths
 from envmatrix.system.process import run
 from envmatrix.system.progress import ProgressCallback
 
@@ -19,7 +19,7 @@ _DOWNLOAD_LIMIT_S = 1800.0
 
 def data_folder() -> Path:
     """Return the folder of all data sets, in the cache."""
-    return project.cache_folder() / "data"
+    return resource_paths.cache_folder() / "data"
 
 
 def prepare_data_sets(

@@ -13,7 +13,7 @@ from envmatrix.block.program_overlay import remove_folder
 from envmatrix.block.turn_gate import FOLDER
 from envmatrix.engines.base import Engine, Job, Limits, Mounts, Prepared, library_path
 from envmatrix.errors import EngineError, EnvmatrixError, NoTrialError, StoreError
-from envmatrix.evidence.evidence import Evidence
+from envmatrix.evidence.evidence_models import Evidence
 from envmatrix.evidence.record import Record, read_record
 from envmatrix.matrix import Design
 from envmatrix.matrix.model import Workload
@@ -31,9 +31,9 @@ from envmatrix.system.shared_files import read_with_retry
 from envmatrix.trials import orphans
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.failure_reason import last_line, why_program_failed
-from envmatrix.trials.program import invocation
-from envmatrix.trials.program.files import changed_file_texts
-from envmatrix.trials.program.variables import starting_variables, words_in_sources
+from envmatrix.trials.user_program import invocation
+from envmatrix.trials.user_program.file_digests import changed_file_texts
+from envmatrix.trials.user_program.variables import starting_variables, words_in_sources
 from envmatrix.trials.verification import Verification, verify_evidence
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -69,12 +69,14 @@ def environment_variables(environment: Environment, written: Mapping[str, str] |
     A further variable lists those whose values may be recorded: these, and a workload's ``written`` ones.
     """
     variables = {name: value for name, value in environment.variables.items() if value is not None}
-    return {**variables, **bench_options.variables_to_show({**(written or {}), **variables})}
+    return {**variables, **bench_options.recorded_names_variable({**(written or {}), **variables})}
 
 
-def packages_to_look_up(environments: Iterable[Environment]) -> dict[str, str]:
+def recorded_packages_variable(environments: Iterable[Environment]) -> dict[str, str]:
     """Return the variable that makes a process record the versions of the packages named in checks."""
-    return bench_options.packages_to_look_up(claim.path for environment in environments for claim in environment.claims)
+    return bench_options.recorded_packages_variable(
+        claim.path for environment in environments for claim in environment.claims
+    )
 
 
 def trial_variables(workload: Workload, environment: Environment, base: Mapping[str, str]) -> dict[str, str]:
@@ -157,7 +159,7 @@ def make_job(experiment: Experiment, slot: Slot, work: Path, *, gate: bool = Fal
         argv=(prepared.python, *bench_arguments(workload, inner_paths, prepared.python, gate=gate, look_s=slot.look_s)),
         env={
             **trial_variables(workload, environment, base),
-            **packages_to_look_up(experiment.run.environments.values()),
+            **recorded_packages_variable(experiment.run.environments.values()),
             "ENVMATRIX_PAD": "x" * slot.padding,
         },
         preload=preload_paths(prepared, environment),
@@ -263,7 +265,7 @@ def classify_outcome(
         return "invalid", STOPPED_REASON, body, ()
     if exit_status.timed_out:
         run = experiment.run
-        location = "in the matrix that --save writes" if run.is_of_program else f"of design {run.design.name}"
+        location = "in the matrix that --save writes" if run.has_generated_matrix else f"of design {run.design.name}"
         return "timed_out", f"{exit_status} (raise `trial_limit` {location}, or make its work smaller)", body, ()
     if not exit_status.ok:
         is_own_program = experiment.run.workloads[slot.arm.workload].command and not exit_status.out_of_memory
@@ -292,7 +294,7 @@ def verify_trial(experiment: Experiment, slot: Slot, record: Record) -> Verifica
     """Compare a record with the trial's environment, benchmark version and program files."""
     run, workload = experiment.run, experiment.run.workloads[slot.arm.workload]
     files = run.programs.get(workload.name, {})
-    environment = drop_named_variables(run.environments[slot.arm.runs], workload, files)
+    environment = drop_unread_variable_warnings(run.environments[slot.arm.runs], workload, files)
     verification = verify_evidence(environment, record.evidence or Evidence())
     wrong = [*verification.wrong]
     if record.bench is None or record.bench.digest != run.bench_digest:
@@ -300,7 +302,7 @@ def verify_trial(experiment: Experiment, slot: Slot, record: Record) -> Verifica
     return replace(verification, wrong=(*wrong, *changed_file_texts(workload, files)))
 
 
-def drop_named_variables(environment: Environment, workload: Workload, files: Iterable[str]) -> Environment:
+def drop_unread_variable_warnings(environment: Environment, workload: Workload, files: Iterable[str]) -> Environment:
     """Return an environment without warnings for variables that the files of the user's own program mention."""
     unexplained = [name for name in environment.unread if near(name) is None]
     mentioned_names = words_in_sources([Path(workload.files or "") / file for file in files]) if unexplained else set()

@@ -19,7 +19,7 @@ from envmatrix.plan import Arm, Plan, make_arms
 from envmatrix.plan.environment import Environment, all_libraries, build_environment, resolve_environment
 from envmatrix.plan.schedule import side_arms
 from envmatrix.results import Run, RunFolder
-from envmatrix.system import bench_options, project
+from envmatrix.system import bench_options, resource_paths
 from envmatrix.system.host import Host, format_cpus, parse_cpus, this_host
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.comparison_sides import Side, check_sides, save_side_matrices
@@ -42,10 +42,10 @@ from envmatrix.trials.images import (
     side_matrix_path,
 )
 from envmatrix.trials.interleaving_eligibility import decide_schedule
-from envmatrix.trials.new_run import NewRun
-from envmatrix.trials.program import invocation
-from envmatrix.trials.program.files import program_files
-from envmatrix.trials.program.variables import check_passed_variables, pass_available_variables
+from envmatrix.trials.new_run_options import NewRun
+from envmatrix.trials.user_program import invocation
+from envmatrix.trials.user_program.file_digests import program_files
+from envmatrix.trials.user_program.variables import check_passed_variables, pass_available_variables
 from envmatrix.version import __version__
 
 #: Attributes that place an environment's processes -> name of one item.
@@ -97,10 +97,12 @@ def make_design_arms(design: Design, names: tuple[str, ...], engines: tuple[str,
 
 def snapshot_bench(source: Path | None = None) -> tuple[str, Path]:
     """Copy ``bench`` into the cache under its digest, so that edits during a run do not affect the run."""
-    source = source or project.bench_folder()
+    source = source or resource_paths.bench_folder()
     digest = bench_options.folder_digest(source)
     target = _bench_copy_path(digest)
-    Cache(project.cache_folder()).folder(target.parent, lambda place: _copy_bench(source, place / "bench", digest))
+    Cache(resource_paths.cache_folder()).folder(
+        target.parent, lambda place: _copy_bench(source, place / "bench", digest)
+    )
     return digest, target
 
 
@@ -111,7 +113,7 @@ def _copy_bench(source: Path, target: Path, digest: str) -> None:
 
 
 def _bench_copy_path(digest: str) -> Path:
-    return project.cache_folder() / "bench" / digest.removeprefix("sha256:")[:16] / "bench"
+    return resource_paths.cache_folder() / "bench" / digest.removeprefix("sha256:")[:16] / "bench"
 
 
 def find_image_builder(experiment: Experiment, environment: Environment) -> ImageBuilder:

@@ -13,7 +13,7 @@ from envmatrix.plan import Arm
 from envmatrix.plan.environment import Environment, Image
 from envmatrix.system import bench_options
 from envmatrix.system.cuda_driver import too_old
-from envmatrix.trials.program.command_line import python_target
+from envmatrix.trials.user_program.command_line_check import python_target
 
 #: Options with which `uv run` leaves the project's environment unchanged.
 _NO_SYNC_OPTIONS = frozenset({"--no-sync", "--no-project", "--isolated"})
@@ -31,7 +31,7 @@ def check_batch_split(
         set_variables = {name: value for name, value in variables.items() if value is not None and "{" not in value}
         try:
             if not workload.command:
-                bench_options.check_shares(workload.options, set_variables)
+                bench_options.check_divisibility(workload.options, set_variables)
         except bench_options.WrongValueError as error:
             raise InputError(
                 f"workload {arm.workload!r} in environment {arm.runs!r}: {error.message}", remedy=error.remedy

@@ -16,7 +16,7 @@ from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import EngineError, EnvmatrixError, InputError, SkipEnvironmentError
 from envmatrix.plan.environment import Environment, Library
 from envmatrix.results import Run, RunFolder, read_json, write_whole
-from envmatrix.system import project
+from envmatrix.system import resource_paths
 from envmatrix.system.progress import Heartbeat, ProgressCallback
 from envmatrix.system.shared_files import exists
 
@@ -90,7 +90,7 @@ def prepare_images(
     for side, builder in builders.items():
         side_environments = [environment for environment in environments.values() if environment.side == side]
         for engine in builder.engines.values():
-            held = held_libraries(engine, builder.libraries, side_environments)
+            held = libraries_for_images(engine, builder.libraries, side_environments)
             for environment in side_environments:
                 try:
                     prepare(environment, engine, held)
@@ -99,7 +99,7 @@ def prepare_images(
     return prepared_images, unavailable
 
 
-def held_libraries(
+def libraries_for_images(
     engine: Engine, libraries: tuple[Library, ...], environments: Iterable[Environment]
 ) -> tuple[Library, ...]:
     """Return the libraries that a run's images hold: all, or on this machine those that its environments preload."""
@@ -160,7 +160,9 @@ def check_images_unchanged(run: Run, prepared_images: Mapping[tuple[str, str], P
 
 def _changed_files_text(old_digest: str, new_digest: str | None) -> str:
     """Describe which files of an image changed, if this machine knows both listings."""
-    changed_files = listing_differences(Cache(project.cache_folder()), old_digest, new_digest) if new_digest else []
+    changed_files = (
+        listing_differences(Cache(resource_paths.cache_folder()), old_digest, new_digest) if new_digest else []
+    )
     if not changed_files:
         return f"the digest of its files was {old_digest}, and is now {new_digest or 'not known'}"
     omitted_text = f" and {len(changed_files) - _MAX_NAMED_FILES} more" if len(changed_files) > _MAX_NAMED_FILES else ""
@@ -199,5 +201,5 @@ def matrix_locks_folder(matrix_path: Path) -> Path:
 def build_places(matrix_path: Path, bench: Path) -> BuildPaths:
     """Return the folders of locks, bench/ and builds for engines. Locks next to the matrix come first."""
     own_locks = matrix_locks_folder(matrix_path)
-    locks = own_locks if own_locks.is_dir() else project.locks_folder()
-    return BuildPaths(Cache(project.cache_folder()), locks, bench)
+    locks = own_locks if own_locks.is_dir() else resource_paths.locks_folder()
+    return BuildPaths(Cache(resource_paths.cache_folder()), locks, bench)

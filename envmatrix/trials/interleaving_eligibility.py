@@ -21,7 +21,7 @@ PEAK_MARGIN = 1.25
 _INTERLEAVABLE_OPTIONS: Mapping[str, object] = {"task": "training", "compile": "none", "workers": 0}
 
 
-def has_one_process(workload: Workload) -> bool:
+def is_single_process_benchmark(workload: Workload) -> bool:
     """Return whether a workload is the built-in benchmark in one process, whose steps are known."""
     options = workload.options
     return not workload.command and {options.get(name, "none") for name in ("parallel", "collective")} == {"none"}
@@ -49,7 +49,7 @@ class _PlannedArm:
             return "a level sets `srun:`, and Slurm does not pause what it starts"
         if workload.command and (why := _program_reason(workload)):
             return f"workload {workload.name} is your own program {why}"
-        if not workload.command and not has_one_process(workload):
+        if not workload.command and not is_single_process_benchmark(workload):
             return f"workload {workload.name} uses several processes or devices"
         if self.device not in ("cpu", "cuda"):
             return f"workload {workload.name} runs on a device that one process at a time can use"
@@ -129,7 +129,7 @@ def decide_schedule(
     return design, with_separate_references(arms, lone)
 
 
-def sequential_roots(run: Run, engines: Mapping[str, Engine]) -> tuple[dict[str, str], set[str]]:
+def non_interleaved_comparisons(run: Run, engines: Mapping[str, Engine]) -> tuple[dict[str, str], set[str]]:
     """Return root -> why it and all arms compared with it are not interleaved, and which of the roots have one turn.
 
     Compared arms must be measured in the same way: interleaved and non-interleaved arms are never compared

@@ -18,7 +18,7 @@ from envmatrix.block.program_overlay import remove_folder
 from envmatrix.build.cache import json_digest
 from envmatrix.errors import EngineError
 from envmatrix.plan import Slot
-from envmatrix.system import project
+from envmatrix.system import resource_paths
 
 _OWNER_PID = re.compile(r"(?:session-|bench-[a-z]+\.)(\d+)[-.]")
 #: Where a trial without a container writes temporary files (see ``base_variables``).
@@ -27,7 +27,7 @@ _TMP = Path("/tmp")  # noqa: S108
 
 def _mark_prefix() -> str:
     """Return the prefix of the marks of this cache's trials; runs of other caches are left alone."""
-    return json_digest(str(project.cache_folder()))[:12] + "/"
+    return json_digest(str(resource_paths.cache_folder()))[:12] + "/"
 
 
 def trial_mark(run: str, slot: Slot) -> dict[str, str]:
@@ -37,7 +37,7 @@ def trial_mark(run: str, slot: Slot) -> dict[str, str]:
 
 def work_folder() -> Path:
     """Return the folder of the work folders of running processes, per machine, as a cache may be shared."""
-    return project.cache_folder() / "work" / json_digest(platform.node())[:8]
+    return resource_paths.cache_folder() / "work" / json_digest(platform.node())[:8]
 
 
 def session_prefix() -> str:

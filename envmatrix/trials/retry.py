@@ -10,7 +10,7 @@ from envmatrix.results import Trial
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.execution import REPEATS, STOPPED_REASON, make_unstarted_trial, run_trial
 from envmatrix.trials.experiment import Experiment, find_image_builder
-from envmatrix.trials.images import check_images_unchanged, held_libraries
+from envmatrix.trials.images import check_images_unchanged, libraries_for_images
 
 
 def run_with_rebuild(experiment: Experiment, slot: Slot, progress: ProgressCallback) -> Trial:
@@ -53,7 +53,7 @@ def rebuild_image(experiment: Experiment, slot: Slot, error: NoTrialError, progr
             return
         progress(f"image {image.name} is gone from {engine.name}: rebuilding it")
         maker = find_image_builder(experiment, environment)
-        libraries = held_libraries(engine, maker.libraries, experiment.run.environments.values())
+        libraries = libraries_for_images(engine, maker.libraries, experiment.run.environments.values())
         rebuilt = maker.engines[engine.name].prepare(image, libraries, progress)
         check_images_unchanged(experiment.run, {key: rebuilt})
         is_present = engine.holds(rebuilt)

@@ -8,9 +8,9 @@ from pathlib import PurePosixPath
 
 from envmatrix.evidence import checks
 from envmatrix.evidence.checks import Claim
-from envmatrix.evidence.evidence import Evidence, Program
-from envmatrix.evidence.notices import UNSEEN_SHARE, crowded_cpu
-from envmatrix.evidence.paths import SHORT_PATHS, lookup
+from envmatrix.evidence.dotted_paths import SHORT_PATHS, lookup
+from envmatrix.evidence.evidence_models import Evidence, Program
+from envmatrix.evidence.notices import UNSEEN_SHARE, cpu_shared_by_all_threads
 from envmatrix.matrix.variables import NOT_IN_EFFECT, PresenceTest, Reader, find_reader, near, unread_message
 from envmatrix.plan.environment import Environment
 from envmatrix.system import bench_options
@@ -27,7 +27,7 @@ _OPENMP_SETTINGS = tuple(
 _BINDING_SETTINGS = ("openmp.affinity", "openmp.proc_bind")
 #: Evidence that may legitimately be missing: NCCL starts only with GPUs.
 _NCCL_PATH = "parallel.nccl"
-#: Variables that `bench command` applies itself before it starts a user's program (bench/memory.py).
+#: Variables that `bench command` applies itself before it starts a user's program (bench/memory_policy.py).
 _BENCH_VARIABLES = ("BENCH_HUGE_PAGES", "BENCH_INTERLEAVE")
 _PYTHONS = ("python", "pypy", "libpython", "libpypy")
 _THREADING_LIBRARIES = ("libgomp", "libiomp5", "libomp", "libtorch")
@@ -177,7 +177,7 @@ def _check_claim(claim: Claim, program: _Program) -> Iterator[tuple[bool, str]]:
         yield from _check_thread_count(claim, program)
     elif text:
         yield _is_unobservable(claim, evidence), text + _cause_text(claim, evidence)
-    elif torch and (torch.threads or 0) > 1 and (crowd := crowded_cpu(evidence)):
+    elif torch and (torch.threads or 0) > 1 and (crowd := cpu_shared_by_all_threads(evidence)):
         yield True, f"all its threads may run only on CPU {crowd[0]}: not verified that so many did the work"
     elif torch and not program.spared and _has_too_few_threads(evidence):
         yield True, f"fewer than {torch.threads} threads were seen: not verified that so many did the work"

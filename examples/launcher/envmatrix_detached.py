@@ -14,7 +14,7 @@ from envmatrix.block import interrupts
 from envmatrix.engines.base import Engine
 from envmatrix.launchers.base import Ask, Launcher, LauncherKind, Work, refuse_engines_without_commands
 from envmatrix.launchers.block_launcher import BlockLauncher, Trials
-from envmatrix.launchers.node_start import stop_reason
+from envmatrix.launchers.block_start import stop_reason
 from envmatrix.launchers.pending_block import PendingBlock
 from envmatrix.matrix import Design
 from envmatrix.plan import Slot

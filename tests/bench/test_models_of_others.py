@@ -5,7 +5,7 @@ import os
 import pytest
 
 from envmatrix.engines.base import Limits
-from envmatrix.engines.confinement import prepare_confinement
+from envmatrix.engines.process_limits import prepare_confinement
 from tests.toy_nets import lay_out_toy
 
 pytestmark = pytest.mark.local

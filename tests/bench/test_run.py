@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import digest
+from bench import code_digest
 from tests.bench.conftest import ROOT
 
 pytestmark = pytest.mark.local
@@ -20,8 +20,8 @@ def test_a_run_gives_the_whole_record_and_its_numbers_agree(bench):
     timing, metrics, result = record["timing"], record["metrics"], record["result"]
     assert record["schema"] == 1
     assert record["skipped"] is None
-    assert record["bench"]["digest"] == digest.bench_digest()
-    assert record["workload"]["digest"] == digest.options_digest(record["workload"]["options"])
+    assert record["bench"]["digest"] == code_digest.bench_digest()
+    assert record["workload"]["digest"] == code_digest.options_digest(record["workload"]["options"])
     assert record["data"]["name"] == "fashion-mnist-stand-in"
     assert len(timing["steps_ns"]) == result["steps"] == 20
     assert sum(timing["steps_ns"]) == timing["training_ns"]
@@ -132,8 +132,8 @@ _START = """
 import sys
 from bench import data_sets, options, steps
 from bench.devices import Cpu
-from bench.network import Network
-from bench.place import Place
+from bench.prepared_model import Network
+from bench.device_and_rank import Place
 
 made, built = [], steps.optimizer_for
 steps.optimizer_for = lambda *given: made.append(True) or built(*given)

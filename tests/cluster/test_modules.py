@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from envmatrix.block.program_overlay import find_root
+from envmatrix.block.program_overlay import overlay_root_or_reason
 from tests.cluster.test_slurm import SLURM
 from tests.module_tree import module_tree
 
@@ -33,7 +33,9 @@ def test_what_a_module_brings_is_there_in_a_job_and_the_program_is_in_its_own_fo
     home, _ = module_tree(tmp_path)
     (project.folder / "matrix.yaml").write_text(MATRIX.replace("PYTHON", sys.executable))
     programs = project.folder / "programs"
-    program = PROGRAM.replace("HERE", repr(str(programs)) if find_root(programs, tmp_path)[0] else "os.getcwd()")
+    program = PROGRAM.replace(
+        "HERE", repr(str(programs)) if overlay_root_or_reason(programs, tmp_path)[0] else "os.getcwd()"
+    )
     (programs / "speed.py").write_text(program)
     done = project.run("bench", "one", *SLURM, MODULEPATH=str(tmp_path / "tree"), MODULESHOME=str(home))
     assert done.returncode == 0, done.stderr

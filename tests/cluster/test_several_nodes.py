@@ -57,7 +57,7 @@ def ranks_of(project, number):
             ours = str(project.folder).encode() in (path.parent / "environ").read_bytes()
         except OSError:
             continue
-        if ours and b"bench.parallel.rank" in words and words[-2] == str(number).encode():
+        if ours and b"bench.parallel.rank_main" in words and words[-2] == str(number).encode():
             found.append(int(path.parent.name))
     return found
 

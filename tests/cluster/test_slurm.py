@@ -13,7 +13,7 @@ import threading
 
 import pytest
 
-from envmatrix.api.places import load_matrix
+from envmatrix.api.matrix_and_run_lookup import load_matrix
 from envmatrix.engines.catalog import find_engine
 from envmatrix.results import RunFolder
 from envmatrix.trials.experiment import design_environments

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from envmatrix.api.program.request import ProgramRequest, make_place
 from envmatrix.api.tuning import search
+from envmatrix.api.user_program.program_options import ProgramRequest, make_place
 from envmatrix.results.folder import RunFolder
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]

@@ -27,7 +27,7 @@ from envmatrix.engines.docker import DockerEngine
 from envmatrix.engines.docker_client import DockerClient, connect
 from envmatrix.engines.podman import PodmanEngine
 from envmatrix.plan.environment import Image, Library
-from envmatrix.system import project
+from envmatrix.system import resource_paths
 
 #: The engines with containers.
 ENGINES: dict[str, Callable[[BuildPaths], Engine]] = {
@@ -113,7 +113,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BuildPaths]:
         patch.setenv("PIP_CONFIG_FILE", os.devnull)
         patch.setenv("PIP_NO_INDEX", "1")
         patch.setenv("PIP_FIND_LINKS", str(folder / "wheels"))
-        yield BuildPaths(Cache(project.cache_folder()), folder / "locks", folder / "bench")
+        yield BuildPaths(Cache(resource_paths.cache_folder()), folder / "locks", folder / "bench")
 
 
 def demand(reason: str | None) -> None:
@@ -165,7 +165,7 @@ def builders_folders(sif: str) -> list[str]:
     argv = ["apptainer", "inspect", "--all", "--json", sif]
     said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     assert "deffile.from" in said
-    folders = (str(project.cache_folder()), "/dev/shm/")
+    folders = (str(resource_paths.cache_folder()), "/dev/shm/")
     return [line for line in said.splitlines() if any(folder in line for folder in folders)]
 
 

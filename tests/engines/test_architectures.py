@@ -17,9 +17,9 @@ from envmatrix.build.libraries import LibraryBuilder, fetch_packages
 from envmatrix.build.lockfile import read_lock
 from envmatrix.build.locks import Locks
 from envmatrix.build.paths import BuildPaths
-from envmatrix.build.python.interpreters import cached_python
+from envmatrix.build.python.interpreters import find_python_cached
 from envmatrix.plan.environment import Image, Library, all_libraries
-from envmatrix.system import project
+from envmatrix.system import resource_paths
 from tests import shipped_levels
 from tests.engines.conftest import Said, write_wheel
 
@@ -87,7 +87,7 @@ def arm_root(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Apt]:
     name = distribution_name("aarch64")
     if name != "debian-bookworm-aarch64":
         pytest.skip("needs Debian bookworm, whose packages the committed lock has")
-    root, cache = tmp_path_factory.mktemp("arm64"), Cache(project.cache_folder())
+    root, cache = tmp_path_factory.mktemp("arm64"), Cache(resource_paths.cache_folder())
     apt = Apt(cache, name, architecture="aarch64")
     for file in fetch_packages(cache, apt, [apt.find(one) for one in PYTHON], Said()):
         subprocess.run(["dpkg-deb", "--extract", file, root], check=True)
@@ -104,7 +104,9 @@ def test_an_arm_process_has_the_allocator_of_the_committed_lock(
     cache = apt.cache
     library = [one for one in all_libraries(shipped_levels.matrix()) if one.key == f"malloc-{level}"]
     builder = LibraryBuilder(
-        Locks(project.locks_folder(), cache, print), cached_python(cache, None).for_architecture("aarch64"), apt
+        Locks(resource_paths.locks_folder(), cache, print),
+        find_python_cached(cache, None).for_architecture("aarch64"),
+        apt,
     )
     built = builder.build(library, Image("any"))
     assert not built.missing
@@ -120,7 +122,11 @@ def test_an_arm_process_has_the_allocator_of_the_committed_lock(
         "-c",
         EVIDENCE,
     ]
-    variables = {"PYTHONPATH": str(project.bench_folder().parent), "PYTHONHOME": str(root / "usr"), "PATH": os.defpath}
+    variables = {
+        "PYTHONPATH": str(resource_paths.bench_folder().parent),
+        "PYTHONHOME": str(root / "usr"),
+        "PATH": os.defpath,
+    }
     done = subprocess.run(argv, env=variables, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout.splitlines()[-1])

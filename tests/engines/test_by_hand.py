@@ -12,7 +12,7 @@ import pytest
 from envmatrix.build.images.file_listing import ENGINE_PATHS, listing_argv, listing_differences, store_listing
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.apptainer import ApptainerEngine
-from envmatrix.engines.apptainer_command import lacks_privilege
+from envmatrix.engines.apptainer_command import is_unprivileged_root
 from envmatrix.engines.docker import DockerEngine
 from tests.engines.conftest import demand, labels_of, untagged
 
@@ -90,7 +90,7 @@ def test_apptainer_build(folder: Path, ground: BuildPaths) -> None:
     demand(ApptainerEngine(ground).unavailable())
     head = (folder / "containers/jemalloc.def").read_text().partition("Bootstrap:")[0]
     told = head.partition("CAP_SYS_RESOURCE, as in most containers: ")[2].partition("apptainer")[0]
-    prefix = told if lacks_privilege() else ""
+    prefix = told if is_unprivileged_root() else ""
     said("sh", "-ec", prefix + by_hand(folder, "jemalloc.def"), cwd=folder)
     userns = ["--userns"] if os.geteuid() == 0 else []
     sif = "containers/jemalloc.sif"

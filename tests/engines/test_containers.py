@@ -137,7 +137,7 @@ def test_nothing_of_the_machine_can_be_changed(engine: Engine, job: Job, monkeyp
     assert managed(engine, job) == []
     assert "uid 0" not in job.log.read_text()
     if engine.name == "apptainer" and os.geteuid() == 0:  # a root without a loop device has no other uid inside
-        monkeypatch.setattr("envmatrix.engines.apptainer_command.needs_namespace", lambda: True)
+        monkeypatch.setattr("envmatrix.engines.apptainer_command.root_needs_namespace", lambda: True)
         job = replace(job, mounts=replace(job.mounts, work=job.mounts.work.with_name("second")))
         job.mounts.work.mkdir()
         assert managed(engine, job) == []
@@ -258,7 +258,7 @@ def test_a_bill_of_materials_lists_system_packages_and_wheels(engine: Engine, pr
     assert found["libc6"]["bom-ref"] in needs[found["numactl"]["bom-ref"]]
 
 
-NAMED_VALUES = {name: value.replace("'", "") for name, value in HOSTILE.items()}  # see shell_quote
+NAMED_VALUES = {name: value.replace("'", "") for name, value in HOSTILE.items()}  # see apptainer_quote
 NAMED = Environment(
     "tiny-named", "a \"quoted\" $description", {"malloc": "jemalloc"}, IMAGE,
     {**NAMED_VALUES, "GONE": None}, (("malloc-jemalloc", "libjemalloc.so.2"),), {},

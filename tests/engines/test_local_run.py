@@ -13,12 +13,12 @@ import pytest
 
 from envmatrix.build.paths import BuildPaths, project_paths
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared
-from envmatrix.engines.confinement import leftover_cgroups
 from envmatrix.engines.local import LocalEngine
+from envmatrix.engines.process_limits import leftover_cgroups
 from envmatrix.errors import EnvmatrixError
 from envmatrix.matrix import load
 from envmatrix.plan.environment import all_libraries, resolve_environment
-from envmatrix.system.project import default_matrix
+from envmatrix.system.resource_paths import default_matrix
 from tests.engines.conftest import Said
 
 pytestmark = pytest.mark.local

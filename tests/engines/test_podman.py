@@ -19,11 +19,11 @@ import pytest
 from bench.evidence.processes import TICKS_PER_S, stat_of
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.docker_client import DockerClient, podman_host, remove
+from envmatrix.engines.docker_container_control import start, wait_for_exit
 from envmatrix.engines.docker_images import CACHE_LABEL, RUN_LABEL
-from envmatrix.engines.docker_running import start, wait_for_exit
 from envmatrix.engines.podman import PodmanEngine
 from envmatrix.plan.environment import Image
-from envmatrix.system.project import cache_folder
+from envmatrix.system.resource_paths import cache_folder
 from tests.engines.conftest import IMAGE, LIBRARIES, Said, demand, use_podman
 
 pytestmark = [pytest.mark.podman, pytest.mark.timeout(300)]

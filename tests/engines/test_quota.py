@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from envmatrix.build.paths import BuildPaths
-from envmatrix.engines import confinement
+from envmatrix.engines import process_limits
 from envmatrix.engines.base import Engine, Job, Limits, LimitsCpuTime, Mounts, Prepared, check_quota
 from envmatrix.engines.local import LocalEngine
 from envmatrix.errors import SkipEnvironmentError
@@ -63,7 +63,7 @@ def holds(engine: Engine, job: Job) -> None:
     assert (free["cpu_limit"], tenth["cpu_limit"]) == (None, 0.1)
     assert not free["throttled_periods"]
     assert int(str(tenth["throttled_periods"])) > 1, tenth
-    assert confinement.leftover_cgroups(f"envmatrix-{job.run}.") == []
+    assert process_limits.leftover_cgroups(f"envmatrix-{job.run}.") == []
 
 
 def test_a_container_has_the_time_that_its_quota_gives(engine: Engine, job: Job) -> None:
@@ -81,14 +81,14 @@ def test_a_quota_and_a_memory_limit_hold_together(ground: BuildPaths, job_of_hos
     demand(engine.why_no_quota())
     found = at_work(engine, replace(job_of_host, limits=replace(job_of_host.limits, memory_bytes=2**28)), 0.1)
     assert found["cpu_limit"] == 0.1
-    if confinement.limit_holder() != "RLIMIT_DATA":
+    if process_limits.limit_holder() != "RLIMIT_DATA":
         assert found["memory_limit_bytes"] == 2**28
 
 
 @pytest.fixture
 def quota_above(tmp_path: Path) -> Iterator[Path]:
     """Yield a control group without its own quota, inside one with a twentieth of a CPU."""
-    place = confinement._find_usable_cgroup("cpu")
+    place = process_limits._find_usable_cgroup("cpu")
     demand(None if place else "no control group may be made here")
     assert place
     above = place[0] / f"envmatrix-test-{os.getpid()}"
@@ -126,7 +126,7 @@ def test_a_quota_of_the_group_above_is_found_with_how_often_it_was_used_up(quota
 def test_where_no_group_may_be_made_an_environment_with_a_quota_is_skipped(
     ground: BuildPaths, monkeypatch: pytest.MonkeyPatch, job_of_host: Job
 ) -> None:
-    monkeypatch.setattr(confinement, "_find_usable_cgroup", lambda controller: None)
+    monkeypatch.setattr(process_limits, "_find_usable_cgroup", lambda controller: None)
     with pytest.raises(
         SkipEnvironmentError,
         match="`cpu_quota` is not available with engine local: envmatrix cannot create a control group",

@@ -22,7 +22,7 @@ from envmatrix.engines.local import LocalEngine
 from envmatrix.engines.podman import PodmanEngine
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.plan.environment import Image, Library
-from envmatrix.system.project import cache_folder
+from envmatrix.system.resource_paths import cache_folder
 from tests import no_network
 from tests.accounts import check_account
 from tests.engines.conftest import ENGINES, Said, builders_folders, demand, use_podman, write_wheel

@@ -11,7 +11,7 @@ import pytest
 from envmatrix.build.cache import Cache
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.base import Engine, Job, Prepared
-from envmatrix.engines.confinement import _find_usable_cgroup
+from envmatrix.engines.process_limits import _find_usable_cgroup
 from envmatrix.errors import EngineError
 from tests.engines.conftest import IMAGE, LIBRARIES, Said, demand
 

@@ -13,7 +13,7 @@ import pytest
 from envmatrix.build.cache import Cache, file_digest
 from envmatrix.build.locks import Locks
 from envmatrix.build.paths import BuildPaths
-from envmatrix.build.python.interpreters import cached_python
+from envmatrix.build.python.interpreters import find_python_cached
 from envmatrix.build.python.source_builds import fetch_wheels
 from envmatrix.engines.local import LocalEngine
 from envmatrix.errors import EngineError, ExitCode, InputError, SkipEnvironmentError
@@ -166,7 +166,7 @@ def test_an_edit_that_does_not_fit_the_source_is_a_mistake_of_matrix_yaml(
 
 
 def test_a_python_that_is_not_here_cannot_build(places: BuildPaths, source: Path, said: Said) -> None:
-    python = cached_python(places.cache, None)
+    python = find_python_cached(places.cache, None)
     locked = Locks(places.locks, places.cache, said).image_lock(IMAGE, python)
     absent = replace(python, target="3.13", tag="cp313-linux_x86_64")
     with pytest.raises(SkipEnvironmentError, match=r"this needs Python 3\.13 on this machine"):

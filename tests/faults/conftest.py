@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from envmatrix.results import RunFolder
-from envmatrix.system import project as places
+from envmatrix.system import resource_paths as places
 from tests.engines.conftest import write_wheel
 
 #: Folders that a test's cache shares with the user's: downloads and bases are large.

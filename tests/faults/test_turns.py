@@ -64,10 +64,10 @@ for number in range(10):
     if number == 5 and os.environ.get("HOW") == "dies": sys.exit(9)
     print("step", number)
 """
-#: Replaces bench/workload.py, whose import of torch is slow.
+#: Replaces bench/trial_process.py, whose import of torch is slow.
 WORKLOAD = """
 import os, signal, threading, time
-from bench import digest, record, variables
+from bench import code_digest, record, recorded_variables
 from bench.gate import Gate
 
 def run(options, data_dir, member=None, node=None, gate=None, look_s=None, keep=None):
@@ -85,20 +85,20 @@ def run(options, data_dir, member=None, node=None, gate=None, look_s=None, keep=
             signal.pause()
         turns.append({"apart_ns": [1] * turn.apart, "steps": turn.counted})
         left -= turn.counted
-    at and at.wait_for_others()
+    at and at.wait_until_all_turns_end()
     steps = options["steps"]
     return dict(
-        record.frame(), workload={"digest": digest.options_digest(options), "options": options}, skipped=None,
+        record.frame(), workload={"digest": code_digest.options_digest(options), "options": options}, skipped=None,
         data={"name": "toy", "stand_in": False, "digest": ""}, timing={"turns": turns if at else None},
         metrics={"samples_per_s": 1.0, "training_s": 1.0}, result={"accuracy": None, "steps": steps},
-        evidence={"variables": variables.recorded_variables(os.environ)},
+        evidence={"variables": recorded_variables.to_record(os.environ)},
     )
 """
 START = """
 import runpy, sys
 from pathlib import Path
-from envmatrix.system import project
-project._PACKAGE = Path(sys.argv.pop(1)) / "envmatrix"
+from envmatrix.system import resource_paths
+resource_paths._PACKAGE = Path(sys.argv.pop(1)) / "envmatrix"
 runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 """
 
@@ -110,7 +110,7 @@ class Turning(Toy):
         super().__init__(folder, cache, variables)
         (folder / "matrix.yaml").write_text(MATRIX.replace("FAULTS-MARK", self.mark))
         shutil.copytree(ROOT / "bench", folder / "bench", ignore=shutil.ignore_patterns("__pycache__"))
-        (folder / "bench" / "workload.py").write_text(WORKLOAD)
+        (folder / "bench" / "trial_process.py").write_text(WORKLOAD)
         (folder / "own.py").write_text(OWN)
         (folder / "steps.py").write_text(STEPS)
 

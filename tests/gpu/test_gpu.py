@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from envmatrix.matrix.parse import parse
-from envmatrix.system.project import default_matrix
+from envmatrix.system.resource_paths import default_matrix
 from tests.gpu.conftest import MATRIX, ROOT, Project
 
 #: Levels that PyTorch reports without a GPU, and levels that need one.

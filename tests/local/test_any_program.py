@@ -28,7 +28,7 @@ def write(project, workload, design="max_blocks: 1", **files):
 
 
 def test_a_program_called_bench_in_a_python_without_torch_is_run_and_not_taken_for_ours(project):
-    write(project, "command: python bench.py", bench_py="print('mine')\n", digest_py="raise 1")
+    write(project, "command: python bench.py", bench_py="print('mine')\n", options_py="raise 1")
     done = project.run("bench", "--quiet")
     assert (done.returncode, [trial["outcome"] for trial in project.trials()]) == (0, ["ok"] * 3), done.stderr
 

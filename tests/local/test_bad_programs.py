@@ -23,8 +23,8 @@ CROWD = """
 import sys
 if "envmatrix" in sys.orig_argv:
     from envmatrix.block import fork_limit
-    from envmatrix.engines import confinement
-    fork_limit.MOST_PROCESSES = confinement.MOST_PROCESSES = 60
+    from envmatrix.engines import process_limits
+    fork_limit.MOST_PROCESSES = process_limits.MOST_PROCESSES = 60
 """
 
 

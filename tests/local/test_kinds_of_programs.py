@@ -12,7 +12,7 @@ import pytest
 
 from envmatrix.build.cache import Cache, json_digest
 from envmatrix.build.python.interpreters import uv_program
-from envmatrix.system.project import cache_folder
+from envmatrix.system.resource_paths import cache_folder
 from tests import held
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from envmatrix.build.cache import file_digest
-from envmatrix.system.project import cache_folder
+from envmatrix.system.resource_paths import cache_folder
 from tests import no_network
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]

@@ -16,7 +16,7 @@ from envmatrix.build.python.interpreters import uv_program
 from envmatrix.evidence import checks
 from envmatrix.evidence.record import read_evidence
 from envmatrix.plan.environment import Environment, Image
-from envmatrix.system.project import cache_folder
+from envmatrix.system.resource_paths import cache_folder
 from envmatrix.trials.verification import verify_evidence
 from tests.engines.conftest import demand
 

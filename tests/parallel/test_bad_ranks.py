@@ -40,8 +40,8 @@ def ranks_of(tmp_path):
     for process in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
             argv = (process / "cmdline").read_bytes().decode().split("\0")
-            if "bench.parallel.rank" in argv and own in argv[argv.index("bench.parallel.rank") + 1]:
-                found[int(argv[argv.index("bench.parallel.rank") + 2])] = int(process.name)
+            if "bench.parallel.rank_main" in argv and own in argv[argv.index("bench.parallel.rank_main") + 1]:
+                found[int(argv[argv.index("bench.parallel.rank_main") + 2])] = int(process.name)
     return found
 
 

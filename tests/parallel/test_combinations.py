@@ -103,16 +103,16 @@ def test_onnx_shows_the_network_and_not_what_it_was_wrapped_in(bench):
 
 MASK = """
 import json, os, sys
-from bench import data_sets, tensor_conversion
-from bench.parallel import rank, rendezvous
+from bench import data_sets, dataset_tensors
+from bench.parallel import rank_main, rendezvous
 
-class Seen(tensor_conversion.Rows):
+class Seen(dataset_tensors.Rows):
     def __getitem__(self, index):
         with open(os.environ["SEEN"], "a") as file:
             file.write(json.dumps(sorted(os.sched_getaffinity(0))) + chr(10))
         return super().__getitem__(index)
 
-tensor_conversion.Rows = Seen
+dataset_tensors.Rows = Seen
 from bench import evidence
 read = evidence.before_torch
 
@@ -122,7 +122,7 @@ def before_torch():
     return found
 
 evidence.before_torch = before_torch
-sys.exit(rank.main(sys.argv[1:]))
+sys.exit(rank_main.main(sys.argv[1:]))
 """
 
 

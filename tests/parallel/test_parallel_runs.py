@@ -153,9 +153,9 @@ def members(supervisor, count):
             with contextlib.suppress(OSError, ValueError):
                 argv = (process / "cmdline").read_bytes().split(b"\0")
                 parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-                if b"bench.parallel.rank" in argv and parent == supervisor:
+                if b"bench.parallel.rank_main" in argv and parent == supervisor:
                     busy = len(list((process / "task").iterdir())) > 4  # Gloo's threads exist
-                    found[int(argv[argv.index(b"bench.parallel.rank") + 2])] = int(process.name) if busy else 0
+                    found[int(argv[argv.index(b"bench.parallel.rank_main") + 2])] = int(process.name) if busy else 0
         if len(found) == count and all(found.values()):
             return found
         time.sleep(0.05)

@@ -14,7 +14,7 @@ from envmatrix.trials.feasibility import (
     check_batch_split,
     environments_without_driver,
 )
-from envmatrix.trials.new_run import NewRun
+from envmatrix.trials.new_run_options import NewRun
 from tests import shipped_levels
 from tests.synthetic import make_environment
 

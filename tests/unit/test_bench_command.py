@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench import metric
+from bench import program_metrics
 from bench.errors import RunError
 from envmatrix.engines.base import Limits
-from envmatrix.engines.confinement import prepare_confinement
+from envmatrix.engines.process_limits import prepare_confinement
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,7 +56,14 @@ def test_a_process_that_measures_a_program_loads_no_module_that_it_does_not_need
     )  # fmt: skip
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "bench.command" in loaded
-    assert not loaded & {"dataclasses", "statistics", "difflib", "bench.options", "bench.quantities", "bench.prices"}
+    assert not loaded & {
+        "dataclasses",
+        "statistics",
+        "difflib",
+        "bench.options",
+        "bench.printed_numbers",
+        "bench.event_costs",
+    }
     assert not loaded & {"bench.evidence.cuda", "bench.evidence.xla"}
 
 
@@ -179,7 +186,7 @@ def test_any_value_in_a_metric_file_is_a_finite_number_or_a_clear_error(tmp_path
     file = tmp_path_factory.getbasetemp() / "any.json"
     file.write_text(json.dumps({"k": value}))
     with contextlib.suppress(RunError):
-        number = metric.number_from_file(metric.MetricSource("m", "json", str(file), "k", "lower"))
+        number = program_metrics.number_from_file(program_metrics.MetricSource("m", "json", str(file), "k", "lower"))
         assert abs(number) < float("inf")
 
 

@@ -3,21 +3,21 @@
 import hashlib
 import random
 
-from bench import command, data_sets, digest, stand_in_data
+from bench import code_digest, command, data_sets, stand_in_data
 
 
 def test_the_digest_covers_names_and_bytes_and_ignores_compiled_files(tmp_path):
     (tmp_path / "a.py").write_bytes(b"one")
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "b.py").write_bytes(b"two")
-    before = digest.folder_digest(str(tmp_path))
+    before = code_digest.folder_digest(str(tmp_path))
     expected = hashlib.sha256(b"a.py\x003\x00one" + b"sub/b.py\x003\x00two").hexdigest()
     assert before == "sha256:" + expected
     (tmp_path / "__pycache__").mkdir()
     (tmp_path / "__pycache__" / "a.cpython-311.pyc").write_bytes(b"x")
-    assert digest.folder_digest(str(tmp_path)) == before
+    assert code_digest.folder_digest(str(tmp_path)) == before
     (tmp_path / "a.py").rename(tmp_path / "c.py")
-    assert digest.folder_digest(str(tmp_path)) != before
+    assert code_digest.folder_digest(str(tmp_path)) != before
 
 
 def test_moving_a_byte_from_one_file_to_the_next_changes_the_digest(tmp_path):
@@ -25,12 +25,12 @@ def test_moving_a_byte_from_one_file_to_the_next_changes_the_digest(tmp_path):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "1").write_bytes(first)
         (tmp_path / folder / "2").write_bytes(second)
-    assert digest.folder_digest(str(tmp_path / "x")) != digest.folder_digest(str(tmp_path / "y"))
+    assert code_digest.folder_digest(str(tmp_path / "x")) != code_digest.folder_digest(str(tmp_path / "y"))
 
 
 def test_the_options_digest_does_not_depend_on_their_order():
-    assert digest.options_digest({"a": 1, "b": "é"}) == digest.options_digest({"b": "é", "a": 1})
-    assert digest.options_digest({"a": 1}) != digest.options_digest({"a": 2})
+    assert code_digest.options_digest({"a": 1, "b": "é"}) == code_digest.options_digest({"b": "é", "a": 1})
+    assert code_digest.options_digest({"a": 1}) != code_digest.options_digest({"a": 2})
 
 
 def test_the_stand_in_is_made_to_its_published_digest_and_is_found_again(tmp_path):

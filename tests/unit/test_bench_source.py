@@ -11,7 +11,7 @@ FILES = sorted((ROOT / "bench").rglob("*.py"))
 #: torch is what is measured; single workloads import torchvision, inside functions.
 ALLOWED = {"torch", "torchvision", "bench"}
 #: Each is needed by one option and imported in one file.
-ALSO = {"compress.py": {"torchao"}, "horovod_strategy.py": {"horovod"}, "lightning_strategy.py": {"lightning"}}
+ALSO = {"model_compression.py": {"torchao"}, "horovod_strategy.py": {"horovod"}, "lightning_strategy.py": {"lightning"}}
 #: Standard library modules that are newer than Python 3.9.
 TOO_NEW = {"tomllib", "annotationlib", "compression"}
 #: These run with the host's own Python, before any environment exists.
@@ -22,8 +22,8 @@ HOST_SIDE = {
     "options.py",
     "data_sets.py",
     "stand_in_data.py",
-    "digest.py",
-    "variables.py",
+    "code_digest.py",
+    "recorded_variables.py",
     "errors.py",
 }
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import prices, step_thread
+from bench import event_costs, thread_time
 from bench.evidence import processes
 
 ROOT = Path(__file__).parents[2]
@@ -21,9 +21,9 @@ PAGE = mmap.PAGESIZE
 
 def account(work):
     """Return what the thread counted during ``work``; ``cpu`` and ``blocked`` (the rest) are in milliseconds."""
-    before = step_thread.read()
+    before = thread_time.read()
     work()
-    found = step_thread.since(before)
+    found = thread_time.since(before)
     blocked = found["wall_ns"] - found["cpu_ns"] - found["waited_ns"]
     return {**found, "cpu": found["cpu_ns"] / 1e6, "blocked": blocked / 1e6}
 
@@ -86,26 +86,26 @@ def test_a_thread_that_ended_is_told():
 
 def test_stretches_are_summed_and_one_unread_makes_the_sum_unknown():
     first, second = (account(lambda: spin(5)) for _ in range(2))
-    found = step_thread.sum_intervals([first, second])
+    found = thread_time.sum_intervals([first, second])
     assert found["cpu_ns"] == first["cpu_ns"] + second["cpu_ns"]
     assert found["others"]["cpu_ns"] == first["others"]["cpu_ns"] + second["others"]["cpu_ns"]
-    assert step_thread.sum_intervals([first, None]) is None
-    assert step_thread.sum_intervals([first, {**second, "waited_ns": None}])["waited_ns"] is None
-    assert step_thread.sum_intervals([]) is None
+    assert thread_time.sum_intervals([first, None]) is None
+    assert thread_time.sum_intervals([first, {**second, "waited_ns": None}])["waited_ns"] is None
+    assert thread_time.sum_intervals([]) is None
 
 
 def test_without_scheduler_statistics_waiting_is_unknown(monkeypatch):
-    monkeypatch.setattr(step_thread.processes, "scheduled", lambda *_: None)
-    before = step_thread.read()
-    assert step_thread.since(before)["waited_ns"] is None
+    monkeypatch.setattr(thread_time.processes, "scheduled", lambda *_: None)
+    before = thread_time.read()
+    assert thread_time.since(before)["waited_ns"] is None
 
 
 def test_a_page_fault_costs_what_it_costs():
     """The kernel clears 4 KiB: more than 50 ns on any machine, some microseconds on slow virtual machines."""
-    assert 50 < prices.minor_fault_ns() < 50_000
-    assert 100 < prices.wake_up_ns() < 5e6
-    assert 50 < prices.memory_call_ns() < 100_000
-    assert set(prices.measure()) == {"minor_fault_ns", "wake_up_ns", "memory_call_ns"}
+    assert 50 < event_costs.minor_fault_ns() < 50_000
+    assert 100 < event_costs.wake_up_ns() < 5e6
+    assert 50 < event_costs.memory_call_ns() < 100_000
+    assert set(event_costs.measure()) == {"minor_fault_ns", "wake_up_ns", "memory_call_ns"}
 
 
 def own(tmp_path, program, *argv):

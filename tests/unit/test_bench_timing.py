@@ -9,9 +9,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from bench import gate, timing  # noqa: E402 - it imports torch
+from bench.dataset_tensors import Batch  # noqa: E402
+from bench.device_and_rank import Place  # noqa: E402
 from bench.devices import Cpu  # noqa: E402
-from bench.place import Place  # noqa: E402
-from bench.tensor_conversion import Batch  # noqa: E402
 
 WAIT, STEP, FIRST = 5, 7, 100
 
@@ -37,7 +37,7 @@ class Gate:
         apart, counted = self.turns.pop(0)
         return gate.Turn(apart, min(counted, left))
 
-    def wait_for_others(self):
+    def wait_until_all_turns_end(self):
         self.clock.now += self.PAUSE
         self.ended = True
         return self.goes_on_s
@@ -182,7 +182,7 @@ def test_before_its_first_turn_a_process_takes_one_step_and_the_rest_of_its_warm
 
 
 def test_nothing_is_left_out_of_the_start_of_what_takes_turns():
-    source = (Path(__file__).parents[2] / "bench" / "workload.py").read_text()
+    source = (Path(__file__).parents[2] / "bench" / "trial_process.py").read_text()
     assert "gc." not in source, "what a process has allocated before decides how its allocator behaves"
     assert "sys.modules" not in source
 
@@ -224,7 +224,7 @@ def tick(clock):
 
 def test_counters_of_turns_are_summed_and_one_that_was_not_read_makes_the_sum_unknown(clock, monkeypatch):
     grown = iter([{"a": 1, "b": 2.0}, {"a": 100, "b": 100.0}, {"a": 3, "b": None}])
-    monkeypatch.setattr(timing.counters, "since", lambda _before: next(grown))
+    monkeypatch.setattr(timing.kernel_counters, "since", lambda _before: next(grown))
     found = taken(clock, timing.Length(checked=0, warm_up=0, timed=2, epoch=0), at=Gate(clock, (0, 1), (1, 1)))
     assert (found.counted["a"], found.counted["b"]) == (4, None)
 

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from envmatrix.api.environments import make_bundle
+from envmatrix.api.environments import copy_preloaded_libraries
 from envmatrix.engines.base import Prepared
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import InputError
 from envmatrix.plan.environment import Environment, Image
 from envmatrix.plan.export_lines import BUNDLE_FOLDER, dockerfile
-from envmatrix.trials.environment_shell import Session
+from envmatrix.trials.prepared_environment import Session
 
 ENVIRONMENT = Environment("e", "", {}, Image("i"), {}, (("malloc-x", "libx.so.1"), ("", "libm.so.6")), ())
 
@@ -31,14 +31,14 @@ def session(tmp_path):
 def test_it_holds_files_and_no_links_and_is_replaced_by_the_next(session, tmp_path):
     bundle = tmp_path / "new" / "bundle"
     file = bundle / "lib" / "malloc-x" / "libx.so.1"
-    assert make_bundle(bundle, session) == (str(file), "libm.so.6")
+    assert copy_preloaded_libraries(bundle, session) == (str(file), "libm.so.6")
     assert (file.read_text(), file.is_symlink()) == ("x", False)
     (bundle / "train.py").write_text("mine")
     (bundle / "lib" / "old").mkdir()
-    make_bundle(bundle, session)
+    copy_preloaded_libraries(bundle, session)
     assert sorted(path.name for path in bundle.iterdir()) == ["envmatrix-bundle.json", "lib", "train.py"]
     assert [path.name for path in (bundle / "lib").iterdir()] == ["malloc-x"]
-    in_image = make_bundle(bundle, session, for_image=True)
+    in_image = copy_preloaded_libraries(bundle, session, for_image=True)
     assert in_image == (f"{BUNDLE_FOLDER}/lib/malloc-x/libx.so.1", "libm.so.6")
     made = dockerfile(ENVIRONMENT, in_image[:1], "debian", "lib/").splitlines()
     assert made[2:] == [
@@ -58,7 +58,7 @@ def test_what_is_no_bundle_is_left_as_it_is(session, tmp_path, there):
     elif there == "a file":
         bundle.write_text("mine")
     with pytest.raises(InputError, match="--bundle") as caught:
-        make_bundle(bundle, session)
+        copy_preloaded_libraries(bundle, session)
     assert caught.value.remedy
     if there == "a folder with files":
         assert [path.name for path in bundle.rglob("*")] == ["lib", "mine.txt"]
@@ -68,9 +68,9 @@ def test_libraries_in_an_image_are_not_copied_and_mounted_ones_are(session, tmp_
     engine = SimpleNamespace(name="docker", shares_files=False)
     inside = Prepared("i", "docker", "sha256:1", "/usr/bin/python3", {"malloc-x": "/opt/x"})
     with pytest.raises(InputError, match="are inside the image of engine docker"):
-        make_bundle(tmp_path / "bundle", Session(ENVIRONMENT, engine, inside, Path("/bench")))
+        copy_preloaded_libraries(tmp_path / "bundle", Session(ENVIRONMENT, engine, inside, Path("/bench")))
     assert not (tmp_path / "bundle").exists()
     mounted = Prepared("i", "docker", "sha256:1", "/usr/bin/python3", {"malloc-x": "/opt/x"},
                        mounted={"/opt/x": session.prepared.libraries["malloc-x"]})  # fmt: skip
-    made = make_bundle(tmp_path / "bundle", Session(ENVIRONMENT, engine, mounted, Path("/bench")))
+    made = copy_preloaded_libraries(tmp_path / "bundle", Session(ENVIRONMENT, engine, mounted, Path("/bench")))
     assert made == (str(tmp_path / "bundle/lib/malloc-x/libx.so.1"), "libm.so.6")

@@ -6,7 +6,7 @@ import sys
 from envmatrix.__main__ import main
 from envmatrix.build.cache import Cache
 from envmatrix.build.paths import BuildPaths
-from envmatrix.build.python.bytecode import compile_bench
+from envmatrix.build.python.bench_bytecode import compile_bench
 from envmatrix.system.process import run
 from tests.unit.test_resumed import PLAIN
 

@@ -4,7 +4,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from envmatrix.evidence import checks
-from envmatrix.evidence.paths import SHORT_PATHS, known_paths, lookup
+from envmatrix.evidence.dotted_paths import SHORT_PATHS, known_paths, lookup
 from envmatrix.evidence.record import read_evidence
 
 EVIDENCE = {

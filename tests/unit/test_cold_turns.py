@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.early_steps import first_half_extra_s, first_to_last_step_ratio
-from envmatrix.report.summary import summarise_measurements
+from bench.early_and_late_steps import first_half_extra_s, first_to_last_step_ratio
+from envmatrix.report.report_data import summarise_measurements
 from envmatrix.report.warning import WarningKind
 from envmatrix.stats.measurements import TURN_START, fold_trials
 from envmatrix.stats.quality.cold_turns import cold_turns

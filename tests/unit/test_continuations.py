@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.early_steps import second_half
+from bench.early_and_late_steps import second_half
 from envmatrix.launchers.local import Here
 from envmatrix.matrix.model import Workload
-from envmatrix.plan.continuation import FULL_S, MIN_S, seconds_of_steps, share
+from envmatrix.plan.continued_blocks import FULL_S, MIN_S, seconds_of_steps, share
 from envmatrix.results import RunFolder
 from envmatrix.results.elapsed import ElapsedTime
 from envmatrix.runner import loop as runner
@@ -21,7 +21,7 @@ NAMES = ("baseline", "fast", "slow")
 BLOCK_S = 30.0
 
 
-def went_on(trial, seconds, change, noise=0.0):
+def continued_after_trials(trial, seconds, change, noise=0.0):
     """Return a trial whose process went on with ``change`` times its speed."""
     document = trial.document
     trial_s = document["metrics"]["training_s"]
@@ -52,7 +52,10 @@ def carry_out(tmp_path, monkeypatch, no_orphans):
             ended = [replace(t, started=1e9 + 1000 * block, wall_s=BLOCK_S, together=count) for t in ended]
             if later_s is None:
                 return ended
-            return [replace(went_on(t, round(later_s), 1.0, noise(t)), later_s=later_s * count) for t in ended]
+            return [
+                replace(continued_after_trials(t, round(later_s), 1.0, noise(t)), later_s=later_s * count)
+                for t in ended
+            ]
 
         monkeypatch.setattr(runner, "run_interleaved", interleaved)
         engine = SimpleNamespace(sweep=lambda run: 0, started=lambda job: None, why_no_pauses=lambda: "")

@@ -13,16 +13,16 @@ from rich.console import Console
 
 from envmatrix.__main__ import main
 from envmatrix.api import runs
+from envmatrix.durations_and_sizes import parse_price
 from envmatrix.matrix.metrics import MetricSource
 from envmatrix.matrix.model import Workload
 from envmatrix.report.formats.html_file import to_html
 from envmatrix.report.formats.json_file import summary_to_json
 from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.formats.terminal import print_summary
-from envmatrix.report.summary import summarise_measurements
+from envmatrix.report.report_data import summarise_measurements
 from envmatrix.runner.loop import RunEnding
 from envmatrix.stats.measurements import fold_trials
-from envmatrix.units import parse_price
 from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
 
 PLAN = make_plan(("fast", "slow"))

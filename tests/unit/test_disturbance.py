@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from bench import counters
+from bench import kernel_counters
 from bench.evidence import machine, tree
 from envmatrix.api.doctor import neighbours
 from envmatrix.report.formats.markdown import to_markdown
-from envmatrix.report.summary import summarise_measurements
+from envmatrix.report.report_data import summarise_measurements
 from envmatrix.report.warning import WarningKind
 from envmatrix.stats.measurements import fold_trials
 from tests.synthetic import Machine, make_plan, make_run, make_trials
@@ -37,9 +37,9 @@ def neighbour():
 
 
 def test_waiting_for_a_cpu_that_another_program_has_is_counted(neighbour):
-    before = counters.read()
+    before = kernel_counters.read()
     sum(range(20_000_000))
-    grown = counters.since(before)
+    grown = kernel_counters.since(before)
     assert grown["run_delay_s"] > 0.1 * (grown["user_s"] + grown["system_s"])
     assert grown["involuntary_switches"] > 0
 
@@ -82,9 +82,9 @@ def test_doctor_names_who_takes_the_cpu(neighbour):
 
 
 def test_no_counter_is_ever_below_zero_or_zero_where_there_is_none():
-    assert {"run_delay_s", "pressure_s", "throttled_s", "energy_j"} <= set(counters.read())
-    shrunk = dict(counters.read(), run_delay_s=1e9, energy_j=None)
-    assert (counters.since(shrunk)["run_delay_s"], counters.since(shrunk)["energy_j"]) == (None, None)
+    assert {"run_delay_s", "pressure_s", "throttled_s", "energy_j"} <= set(kernel_counters.read())
+    shrunk = dict(kernel_counters.read(), run_delay_s=1e9, energy_j=None)
+    assert (kernel_counters.since(shrunk)["run_delay_s"], kernel_counters.since(shrunk)["energy_j"]) == (None, None)
 
 
 def test_python_and_the_kernel_say_what_slows_them():

@@ -8,7 +8,7 @@ import pytest
 
 from envmatrix.cli.parser import parse
 from envmatrix.matrix import load
-from envmatrix.system.project import default_matrix
+from envmatrix.system.resource_paths import default_matrix
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [DOCS / "tutorial.md", *sorted((DOCS / "how-to").glob("*.md"))]

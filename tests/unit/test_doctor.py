@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.api import doctor
-from envmatrix.engines import apptainer_command, confinement
+from envmatrix.engines import apptainer_command, process_limits
 from envmatrix.launchers import doctor_software
 from envmatrix.launchers.slurm import client
 from envmatrix.system.process import Place
@@ -114,8 +114,8 @@ def test_what_apptainer_may_do_here_is_told(tmp_path, monkeypatch):
         pytest.skip("no Apptainer here")
     here = list(doctor_software.apptainer(Path("/")))
     assert {finding.subject: finding.state for finding in here}["Apptainer's images"] == "good"
-    assert ("Apptainer as root" in [finding.subject for finding in here]) is apptainer_command.lacks_privilege()
-    monkeypatch.setattr(doctor_software, "needs_namespace", lambda: True)
+    assert ("Apptainer as root" in [finding.subject for finding in here]) is apptainer_command.is_unprivileged_root()
+    monkeypatch.setattr(doctor_software, "root_needs_namespace", lambda: True)
     monkeypatch.setattr(doctor_software, "_command_output", lambda *_: (True, "/none"))
     bare = machine(tmp_path, {"proc/sys/user/max_user_namespaces": "0\n"})
     (finding, *_) = doctor_software.apptainer(bare)
@@ -131,9 +131,9 @@ def program(folder, name, text="exit 0"):
 
 
 def test_what_holds_a_memory_limit_of_a_process_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(confinement, "_find_usable_cgroup", lambda controller: (tmp_path, "cgroup v2"))
+    monkeypatch.setattr(process_limits, "_find_usable_cgroup", lambda controller: (tmp_path, "cgroup v2"))
     assert said(doctor_software.local(tmp_path)) == [("good", "enforced by a control group (cgroup v2)")]
-    monkeypatch.setattr(confinement, "_find_usable_cgroup", lambda controller: None)
+    monkeypatch.setattr(process_limits, "_find_usable_cgroup", lambda controller: None)
     (finding,) = doctor_software.local(tmp_path)
     assert (finding.state, "enforced by RLIMIT_DATA" in finding.found) == ("note", True)
     assert "systemd-run --user --scope" in finding.remedy
@@ -141,7 +141,7 @@ def test_what_holds_a_memory_limit_of_a_process_is_told(tmp_path, monkeypatch):
 
 def test_memory_nodes_that_cannot_be_bound_and_a_cache_without_programs_are_told(tmp_path, monkeypatch):
     nodes = machine(tmp_path, {"sys/devices/system/node/node0/cpulist": "0"})
-    monkeypatch.setattr(confinement, "_find_usable_cgroup", lambda controller: (tmp_path, "cgroup v2"))
+    monkeypatch.setattr(process_limits, "_find_usable_cgroup", lambda controller: (tmp_path, "cgroup v2"))
     assert said(doctor_software.local(nodes))[1:] == [("good", "trials can be bound to memory nodes")]
     monkeypatch.setattr(doctor_software, "Place", lambda memory_nodes: Place(memory_nodes=(60,)))  # no such node exists
     monkeypatch.setattr(doctor_software.os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from envmatrix.runner.running_estimate import RunningEstimate, clearly_behind
+from envmatrix.runner.running_estimate import RunningEstimate, clearly_worse_than_reference
 from tests.synthetic import Machine, make_plan, make_trials
 
 PLAN = make_plan(("good", "bad", "twin"))
@@ -44,12 +44,12 @@ def test_many_environments_are_counted_and_the_best_of_them_named():
 
 def test_an_environment_that_always_fails_hides_no_other():
     logs = np.array([[-0.5, -0.51, -0.49], [np.nan] * 3])
-    assert clearly_behind(np.array([[0.0, 0.01, 0.0], [0.01, 0.0, 0.0]]), logs).tolist() == [True, False]
-    assert not clearly_behind(np.full((2, 3), np.nan), logs).any()
+    assert clearly_worse_than_reference(np.array([[0.0, 0.01, 0.0], [0.01, 0.0, 0.0]]), logs).tolist() == [True, False]
+    assert not clearly_worse_than_reference(np.full((2, 3), np.nan), logs).any()
 
 
 def test_one_block_is_not_enough():
-    assert clearly_behind(np.zeros((2, 1)), np.full((1, 1), -9.0)).tolist() == [False]
+    assert clearly_worse_than_reference(np.zeros((2, 1)), np.full((1, 1), -9.0)).tolist() == [False]
 
 
 @pytest.mark.parametrize(("noisier", "most"), [(1.0, 0.03), (10.0, 0.10)])
@@ -57,5 +57,5 @@ def test_all_lines_together_seldom_call_an_equal_environment_behind(noisier, mos
     chance = np.random.default_rng(1)
     logs = chance.normal(0.0, 0.03, (1000, 6, 5))
     logs[:, -1] *= noisier
-    hits = [any(clearly_behind(one[:2, :n], one[2:, :n]).any() for n in (2, 3, 4, 5)) for one in logs]
+    hits = [any(clearly_worse_than_reference(one[:2, :n], one[2:, :n]).any() for n in (2, 3, 4, 5)) for one in logs]
     assert np.mean(hits) < most

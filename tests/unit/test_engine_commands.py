@@ -15,14 +15,14 @@ import pytest
 from envmatrix.block.fork_limit import MOST_PROCESSES
 from envmatrix.build.cache import Cache
 from envmatrix.build.paths import BuildPaths
-from envmatrix.engines import apptainer_command, confinement, docker, local, sif
+from envmatrix.engines import apptainer_command, docker, local, process_limits, sif_build
 from envmatrix.engines.apptainer_command import exec_argv
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared, file_safe_name
 from envmatrix.engines.catalog import ENGINES
 from envmatrix.engines.docker import container_config
 from envmatrix.engines.docker_client import NotFound
+from envmatrix.engines.docker_container_control import container_exit
 from envmatrix.engines.docker_images import CACHE_LABEL, RUN_LABEL, DockerImages, repository_name, without_redundant_tag
-from envmatrix.engines.docker_running import container_exit
 from envmatrix.engines.enroot import start_argv
 from envmatrix.errors import EngineError
 from envmatrix.plan.environment import Image
@@ -172,12 +172,12 @@ def with_cgroups(folder, kind):
 
 @pytest.mark.parametrize("swap", [True, False])
 def test_a_memory_limit_is_not_evaded_by_swapping(tmp_path, monkeypatch, swap):
-    monkeypatch.setattr(confinement, "_find_usable_cgroup", with_cgroups(tmp_path, "cgroup v2"))
-    monkeypatch.setattr(confinement, "remove_cgroup", lambda group: True)
+    monkeypatch.setattr(process_limits, "_find_usable_cgroup", with_cgroups(tmp_path, "cgroup v2"))
+    monkeypatch.setattr(process_limits, "remove_cgroup", lambda group: True)
     (tmp_path / "g").mkdir()
     if swap:
         (tmp_path / "g" / "memory.swap.max").write_text("max")
-    with confinement.prepare_confinement("g", Limits(9.0, memory_bytes=2**30)) as found:
+    with process_limits.prepare_confinement("g", Limits(9.0, memory_bytes=2**30)) as found:
         assert found.memory_group == tmp_path / "g"
     found = {file.name: file.read_text() for file in (tmp_path / "g").iterdir()}
     assert found == {"memory.max": str(2**30), **({"memory.swap.max": "0"} if swap else {})}
@@ -191,9 +191,9 @@ def test_a_memory_limit_is_not_evaded_by_swapping(tmp_path, monkeypatch, swap):
     ],
 )
 def test_a_quota_is_written_as_the_kernel_reads_it_and_docker_is_told_the_same(tmp_path, monkeypatch, kind, written):
-    monkeypatch.setattr(confinement, "_find_usable_cgroup", with_cgroups(tmp_path, kind))
-    monkeypatch.setattr(confinement, "remove_cgroup", lambda group: True)
-    with confinement.prepare_confinement("g", Limits(9.0, cpu_quota=1.5)) as found:
+    monkeypatch.setattr(process_limits, "_find_usable_cgroup", with_cgroups(tmp_path, kind))
+    monkeypatch.setattr(process_limits, "remove_cgroup", lambda group: True)
+    with process_limits.prepare_confinement("g", Limits(9.0, cpu_quota=1.5)) as found:
         assert found.place.groups == (tmp_path / "g",)
     assert {file.name: file.read_text() for file in (tmp_path / "g").iterdir()} == written
     host = container_config(replace(JOB, limits=Limits(9.0, cpu_quota=1.5)), "1:1", Path("/cache"))["HostConfig"]
@@ -201,17 +201,17 @@ def test_a_quota_is_written_as_the_kernel_reads_it_and_docker_is_told_the_same(t
 
 
 def test_one_group_of_version_2_holds_both_limits_and_is_entered_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(confinement, "_find_usable_cgroup", with_cgroups(tmp_path, "cgroup v2"))
-    monkeypatch.setattr(confinement, "remove_cgroup", lambda group: True)
-    with confinement.prepare_confinement("g", Limits(9.0, cpu_quota=2.0, memory_bytes=2**30)) as found:
+    monkeypatch.setattr(process_limits, "_find_usable_cgroup", with_cgroups(tmp_path, "cgroup v2"))
+    monkeypatch.setattr(process_limits, "remove_cgroup", lambda group: True)
+    with process_limits.prepare_confinement("g", Limits(9.0, cpu_quota=2.0, memory_bytes=2**30)) as found:
         assert found.place.groups == (tmp_path / "g",)
     assert {file.name for file in (tmp_path / "g").iterdir()} == {"cpu.max", "memory.max"}
 
 
 def test_runs_of_one_name_in_two_processes_remove_no_cgroup_of_each_other(monkeypatch):
-    own = confinement.cgroup_name(JOB)
+    own = process_limits.cgroup_name(JOB)
     monkeypatch.setattr(os, "getpid", lambda: 1)
-    assert confinement.cgroup_name(JOB) != own
+    assert process_limits.cgroup_name(JOB) != own
 
 
 def test_a_sweep_leaves_the_containers_of_a_run_of_that_name_with_another_cache(monkeypatch, tmp_path):
@@ -248,12 +248,14 @@ def test_a_container_that_only_shows_its_packages_can_be_found_by_its_label(tmp_
 def test_an_image_that_was_built_here_and_is_also_a_ready_made_one_has_two_sifs(tmp_path, monkeypatch) -> None:
     """Guards against a run that ends with "files_digest: No such file" after the same image ran as a ready-made one."""
     built = []
-    monkeypatch.setattr(sif, "image_source", lambda _: None)
-    monkeypatch.setattr(sif, "build_sif", lambda file, *_: built.append(file.write_text("a SIF")))
+    monkeypatch.setattr(sif_build, "image_source", lambda _: None)
+    monkeypatch.setattr(sif_build, "build_sif", lambda file, *_: built.append(file.write_text("a SIF")))
     cache = Cache(tmp_path / "cache")
-    ready, _ = sif.ready_sif(BuildPaths(cache, tmp_path, tmp_path), Image("mine", ready="team/train:1"), lambda _: None)
-    assert ready != sif.sif_path(cache, "team/train:1")
-    assert ready.parent.parent == sif.sif_path(cache, "team/train:1").parent.parent
+    ready, _ = sif_build.ready_sif(
+        BuildPaths(cache, tmp_path, tmp_path), Image("mine", ready="team/train:1"), lambda _: None
+    )
+    assert ready != sif_build.sif_path(cache, "team/train:1")
+    assert ready.parent.parent == sif_build.sif_path(cache, "team/train:1").parent.parent
     assert len(built) == 1
 
 

@@ -23,7 +23,7 @@ from envmatrix.engines.docker import DockerEngine
 from envmatrix.engines.docker_client import docker_errors
 from envmatrix.engines.enroot import EnrootEngine
 from envmatrix.engines.podman import PodmanEngine
-from envmatrix.engines.ready import ready_image_id
+from envmatrix.engines.ready_made_images import ready_image_id
 from envmatrix.errors import EngineError, EnvmatrixError, SkipEnvironmentError
 from envmatrix.plan.environment import Image
 

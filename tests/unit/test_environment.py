@@ -8,12 +8,12 @@ from pydantic import TypeAdapter
 
 from envmatrix.api import plans
 from envmatrix.errors import InputError
-from envmatrix.matrix import templates
+from envmatrix.matrix import placeholders
 from envmatrix.matrix.include import packaged_names
 from envmatrix.matrix.parse import parse
 from envmatrix.plan import environment
 from envmatrix.system import host
-from envmatrix.system.project import default_matrix
+from envmatrix.system.resource_paths import default_matrix
 from tests.synthetic import HOST, NODE
 
 FACTS = {"physical_cores": "2", "logical_cpus": "4", "gpu_cpu_list": "0-1", "cpu_list": "0-3"}
@@ -149,7 +149,7 @@ def test_a_library_for_one_image_is_held_by_that_one_alone(matrix):
     ],
 )
 def test_a_number_in_a_template_may_be_reduced_and_counts_at_least_one_cpu(text, filled):
-    assert templates.fill_templates(text, {"physical_cores": "8", "logical_cpus": "16"}) == filled
+    assert placeholders.fill_templates(text, {"physical_cores": "8", "logical_cpus": "16"}) == filled
 
 
 @pytest.mark.parametrize(
@@ -176,8 +176,8 @@ environments: {{baseline: {{}}, e: {levels}, both: {{bind: cores, more: memory}}
 
 
 def test_nothing_is_subtracted_from_a_list_of_cpus():
-    assert templates.unknown_template("{cpu_list - 1}") == "cpu_list - 1"
-    assert templates.unknown_template("{physical_cores - 1} {cpu_list}") is None
+    assert placeholders.unknown_template("{cpu_list - 1}") == "cpu_list - 1"
+    assert placeholders.unknown_template("{physical_cores - 1} {cpu_list}") is None
 
 
 def pci(root, address, vendor, kind, cpus):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envmatrix.api.program.request import ProgramRequest
+from envmatrix.api.user_program.program_options import ProgramRequest
 from envmatrix.errors import InputError
 from envmatrix.matrix.environment_files import read_environment_file
 from envmatrix.matrix.model import Workload

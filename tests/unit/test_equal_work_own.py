@@ -20,13 +20,13 @@ from envmatrix.report.formats.html_file import to_html
 from envmatrix.report.formats.json_file import summary_to_json
 from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.formats.terminal import print_summary
-from envmatrix.report.summary import summarise_measurements
+from envmatrix.report.report_data import summarise_measurements
 from envmatrix.runner.running_estimate import RunningEstimate
 from envmatrix.stats.comparisons.between_runs import compare_runs
 from envmatrix.stats.comparisons.within_run import compare_environments
 from envmatrix.stats.effects import Flag
 from envmatrix.stats.measurements import fold_trials
-from envmatrix.trials.program.files import LARGEST_BYTES, changed_file_texts, program_files
+from envmatrix.trials.user_program.file_digests import LARGEST_BYTES, changed_file_texts, program_files
 from tests.synthetic import Machine, copied, make_plan, make_run, make_trials, write_run
 
 PLAN = make_plan(("cheat", "honest"))

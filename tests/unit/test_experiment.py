@@ -12,7 +12,7 @@ from envmatrix.matrix import load
 from envmatrix.matrix.parse import parse
 from envmatrix.plan.environment import all_libraries
 from envmatrix.results import RunFolder
-from envmatrix.system import bench_options, project
+from envmatrix.system import bench_options, resource_paths
 from envmatrix.trials.experiment import snapshot_bench
 from envmatrix.trials.images import check_images_unchanged
 from envmatrix.trials.overrides import Overrides, apply_overrides
@@ -43,7 +43,7 @@ def test_a_copy_is_whole_and_of_that_digest_or_absent(source, monkeypatch):
     monkeypatch.setattr(shutil, "copytree", edited_meanwhile)
     with pytest.raises(InputError, match="changed while it was being copied"):
         snapshot_bench(source)
-    assert list((project.cache_folder() / "bench").iterdir()) == []
+    assert list((resource_paths.cache_folder() / "bench").iterdir()) == []
 
 
 MATRIX = """
@@ -74,7 +74,7 @@ def test_a_run_is_not_resumed_on_other_bits(facts):
 
 @pytest.mark.parametrize("name", ["allocators", "book"])
 def test_environments_that_are_asked_for_take_the_place_of_factors_and_steps(name):
-    matrix = load(project.default_matrix())
+    matrix = load(resource_paths.default_matrix())
     assert matrix.designs[name].factors or matrix.designs[name].environments
     found = apply_overrides(matrix, name, Overrides(environments=("tcmalloc",)))
     assert (found.environments, dict(found.factors), found.cumulative) == (("tcmalloc",), {}, ())

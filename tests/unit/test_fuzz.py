@@ -26,7 +26,7 @@ from envmatrix.results import RunFolder
 from envmatrix.runner.progress import LineProgress
 from envmatrix.stats.measurements import read_measurements
 from envmatrix.system.progress import silent
-from envmatrix.trials.new_run import NewRun
+from envmatrix.trials.new_run_options import NewRun
 from tests.synthetic import Machine, make_plan, write_run
 from tests.unit.test_extensions import MATRIX, PLUGINS
 

@@ -15,7 +15,7 @@ import envmatrix
 from envmatrix.__main__ import main
 from envmatrix.cli.parser import COMMANDS, _top_level_parser, command_parser
 from envmatrix.errors import ExitCode, first_code
-from envmatrix.runner.reproduction import Reproduction
+from envmatrix.runner.reproduction.reproduced_effects import Reproduction
 from tests.synthetic import Machine, make_plan, make_run, write_run
 
 ROOT = Path(__file__).parents[2]

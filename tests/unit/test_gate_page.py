@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import yaml
 
-from envmatrix.stats.analysis import estimate
 from envmatrix.stats.comparisons.result import status_of
+from envmatrix.stats.effect_estimation import estimate
 from envmatrix.stats.effects import LEVEL, draw_conclusion
-from envmatrix.stats.inference.slow_phases import apart
+from envmatrix.stats.inference.standard_errors import apart
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.pairing import summarise_pairs
 from tests.synthetic import Machine, make_plan, make_trials

@@ -11,7 +11,7 @@ from envmatrix.__main__ import main
 from envmatrix.cli.common import read_launcher_options
 from envmatrix.cli.completion import SHELLS
 from envmatrix.cli.parser import COMMANDS, GROUPS, command_parser, parse
-from envmatrix.cli.shared_options import read_process_place
+from envmatrix.cli.shared_options import read_image_and_launcher
 from envmatrix.errors import InputError
 
 #: A value for every required word, so that only the tested option is wrong.
@@ -273,8 +273,10 @@ def test_fish_completes_commands_and_options(completion):
 
 
 def test_gpus_are_those_of_a_container_here_and_those_of_a_node_elsewhere():
-    here = read_process_place(parse(["exec", "e", "--gpus", "0, 1"]))
+    here = read_image_and_launcher(parse(["exec", "e", "--gpus", "0, 1"]))
     assert (here.gpus, here.launcher_options) == (("0", "1"), {})
-    node = read_process_place(parse(["evidence", "e", "--launcher", "slurm", "--gpus", "a100:2", "--image", "x.sif"]))
+    node = read_image_and_launcher(
+        parse(["evidence", "e", "--launcher", "slurm", "--gpus", "a100:2", "--image", "x.sif"])
+    )
     assert (node.gpus, node.launcher_options, node.image) == (("all",), {"gpus": "a100:2"}, "x.sif")
-    assert read_process_place(parse(["evidence", "e"])).gpus == ()
+    assert read_image_and_launcher(parse(["evidence", "e"])).gpus == ()

@@ -15,7 +15,7 @@ from envmatrix.engines.base import Prepared, library_path
 from envmatrix.engines.local import preload_variable
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.plan.environment import Environment, Image, Library
-from envmatrix.system import project
+from envmatrix.system import resource_paths
 from envmatrix.trials.images import check_preloaded_libraries
 
 HOSTILE = ["--index-url=http://evil.example", "-r/etc/passwd", "torch; rm -rf $HOME", "$(touch x)", 'a"b', "a b"]
@@ -87,9 +87,9 @@ def test_what_is_made_beside_the_matrix_of_an_installed_package_is_made_where_it
     here.mkdir()
     monkeypatch.chdir(here)
     with monkeypatch.context() as installed:
-        installed.setattr(project, "_PACKAGE", package)
-        assert project.beside(package / "_project" / "matrix.yaml") == here
-        assert project.beside(tmp_path / "mine" / "matrix.yaml") == tmp_path / "mine"
+        installed.setattr(resource_paths, "_PACKAGE", package)
+        assert resource_paths.beside(package / "_project" / "matrix.yaml") == here
+        assert resource_paths.beside(tmp_path / "mine" / "matrix.yaml") == tmp_path / "mine"
     (tmp_path / "matrix.yaml").write_text("version: 2\ninclude: envmatrix:malloc\nenvironments: {baseline: {}}\n")
     monkeypatch.setattr(images, "beside", lambda _: here)
     made = images.write_definitions(["baseline"], matrix=tmp_path / "matrix.yaml")

@@ -15,11 +15,11 @@ from envmatrix.build.images.definitions import (
     APPTAINER,
     DOCKER,
     DefinitionFormat,
+    apptainer_quote,
     docker_quote,
     environment_variables,
     image_definition,
     named_definition,
-    shell_quote,
     unfilled_variables,
 )
 from envmatrix.build.images.labels import REVISION, SOURCE, public_url, publisher_labels
@@ -55,20 +55,20 @@ def test_a_value_in_a_dockerfile_reads_back_as_written(value: str) -> None:
 
 @given(printable.map(lambda text: text.replace("'", "")))
 def test_a_value_in_a_definition_is_one_shell_word_and_no_build_argument(value: str) -> None:
-    quoted = shell_quote(value)
+    quoted = apptainer_quote(value)
     assert shlex.split(quoted) == [value]
     assert "{{" not in quoted
 
 
 @pytest.mark.parametrize("value", ["$(touch /tmp/owned)", "`id`", '"; id; "', "$HOME", "a{{ FROM }}b", "\\"])
 def test_a_real_shell_hands_over_hostile_values_unchanged(value: str) -> None:
-    script = f"export X={shell_quote(value)}; exec printenv X"
+    script = f"export X={apptainer_quote(value)}; exec printenv X"
     assert subprocess.run(["sh", "-c", script], capture_output=True, text=True).stdout == value + "\n"
 
 
 @pytest.mark.parametrize("value", ["a\nRUN id", "a\r", "\x00", "\x7f"])
 def test_a_value_that_would_start_a_new_line_is_refused(value: str) -> None:
-    for quote in (docker_quote, shell_quote):
+    for quote in (docker_quote, apptainer_quote):
         with pytest.raises(InputError, match="control character"):
             quote(value)
 
@@ -179,4 +179,4 @@ def test_the_steps_of_a_build_hold_no_value_of_the_user() -> None:
 
 def test_a_single_quote_is_refused_where_apptainer_would_change_it() -> None:
     with pytest.raises(InputError, match="single quote"):
-        shell_quote("it's")
+        apptainer_quote("it's")

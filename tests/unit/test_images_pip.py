@@ -74,6 +74,6 @@ def test_a_missing_uv_is_told_before_anything_is_downloaded(tmp_path, wheels, mo
 
 @pytest.mark.parametrize(("names", "said"), [(("torch", "nvidia-cublas"), True), (("torch", "numpy"), False)])
 def test_what_a_cuda_build_takes_is_said_with_the_space_that_is_free(tmp_path, names, said):
-    note = wheelhouse.size_note([PinnedPackage(name, "1.0", "0" * 64) for name in names], tmp_path)
+    note = wheelhouse.cuda_size_note([PinnedPackage(name, "1.0", "0" * 64) for name in names], tmp_path)
     pattern = r" \(a CUDA build: about 4 GB, .* 25 GB of disk .*; \d+ GB are free\)"
     assert bool(re.fullmatch(pattern, note)) is bool(note) is said

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from envmatrix.block.program_overlay import find_root, remove_folder
+from envmatrix.block.program_overlay import overlay_root_or_reason, remove_folder
 from envmatrix.matrix.model import Workload
-from envmatrix.trials.program.invocation import report_linked_folders
+from envmatrix.trials.user_program.invocation import report_linked_folders
 
 NOBODY = 65534
 #: Runs the words from argv[5] on in argv[1], works in argv[2], and leaves out the old metric argv[3].
@@ -21,11 +21,11 @@ DRIVER = """
 import json, os, subprocess, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[4])
-from envmatrix.block.program_overlay import find_root, make_overlay, remove_folder
+from envmatrix.block.program_overlay import overlay_root_or_reason, make_overlay, remove_folder
 from envmatrix.block.process import Order, SupervisedProcess
 folder, work, metric = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 overlay = make_overlay(folder, work, metric)
-said = {"root": overlay and overlay.root, "reason": find_root(folder, work.parent)[1]}
+said = {"root": overlay and overlay.root, "reason": overlay_root_or_reason(folder, work.parent)[1]}
 if overlay:
     order = Order(sys.argv[5:], {"PATH": "/usr/bin:/bin"}, folder, 60, overlay=overlay)
     with SupervisedProcess(order, (subprocess.DEVNULL, 2, 2)) as process:
@@ -173,7 +173,7 @@ def test_a_system_that_gives_no_namespaces_is_named(tmp_path):
 
 @pytest.mark.parametrize("folder", ["/", "/proc", str(Path.home())])
 def test_a_folder_of_the_system_and_a_home_are_not_covered(folder, tmp_path):
-    root, reason = find_root(Path(folder), tmp_path)
+    root, reason = overlay_root_or_reason(Path(folder), tmp_path)
     assert root == ""
     assert reason
 
@@ -202,7 +202,9 @@ def test_links_are_reported_with_the_reason(monkeypatch, tmp_path):
 
 def test_a_script_outside_its_folder_is_reported_as_what_it_writes_there_stays(monkeypatch, tmp_path):
     monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("envmatrix.trials.program.invocation.find_root", lambda folder, _: (str(folder), ""))
+    monkeypatch.setattr(
+        "envmatrix.trials.user_program.invocation.overlay_root_or_reason", lambda folder, _: (str(folder), "")
+    )
     for folder in ("mine", "runs"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "train.py").touch()

@@ -10,14 +10,14 @@ import pytest
 
 from envmatrix.__main__ import main
 from envmatrix.errors import InputError
-from envmatrix.evidence.paths import SHORT_PATHS
+from envmatrix.evidence.dotted_paths import SHORT_PATHS
 from envmatrix.matrix import include, load
 from envmatrix.matrix.include import LIBRARY_FOLDER, packaged_names
 from envmatrix.matrix.parse import parse
 from envmatrix.matrix.yaml_positions import parse_yaml
 from envmatrix.plan.environment import resolve_environment
 from envmatrix.system import bench_options
-from envmatrix.system.project import default_matrix
+from envmatrix.system.resource_paths import default_matrix
 
 OLD = Path(__file__).parent / "data" / "matrix-version-1.yaml"
 MALLOC = "version: 2\nfactors: {malloc: {glibc: {}, tuned: {env: {A: b}}}}\n"

@@ -14,16 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench import arguments, digest, options, variables
+from bench import arguments, code_digest, options, recorded_variables
 from bench.command_line import _parser
 from bench.errors import BenchError
 from envmatrix.block.orphans import TRIAL_VARIABLE
 from envmatrix.errors import InputError
 from envmatrix.matrix import parse
 from envmatrix.matrix.model import Workload
-from envmatrix.system import bench_modules, bench_options, project
+from envmatrix.system import bench_options, resource_paths, shared_bench_modules
 from envmatrix.trials.execution import base_variables, bench_arguments
-from envmatrix.trials.program.invocation import command_arguments
+from envmatrix.trials.user_program.invocation import command_arguments
 from tests.toy_nets import lay_out_toy
 
 ROOT = Path(__file__).parents[2]
@@ -41,19 +41,19 @@ def imported(file):
 
 def test_only_one_module_of_the_host_loads_files_of_the_benchmark():
     loading = [file.name for file in HOST if "spec_from_file_location" in file.read_text()]
-    assert loading == ["bench_modules.py"]
+    assert loading == ["shared_bench_modules.py"]
 
 
-@pytest.mark.parametrize("name", bench_modules._NAMES)
+@pytest.mark.parametrize("name", shared_bench_modules._NAMES)
 def test_what_the_host_loads_needs_the_standard_library_alone(name):
     for module in imported(ROOT / "bench" / f"{name}.py"):
         assert module.partition(".")[0] in sys.stdlib_module_names, module
 
 
-@pytest.mark.parametrize("name", bench_modules._NAMES)
+@pytest.mark.parametrize("name", shared_bench_modules._NAMES)
 def test_the_hosts_typed_face_is_the_benchmarks_own(name):
     """Each function has the same parameters on both sides, and each of the other names is there."""
-    face, module = get_type_hints(bench_modules)[name], getattr(bench_modules, name)
+    face, module = get_type_hints(shared_bench_modules)[name], getattr(shared_bench_modules, name)
     faced = [entry for entry in (*vars(face), *face.__annotations__) if not entry.startswith("_")]
     assert faced
     for entry in faced:
@@ -63,13 +63,13 @@ def test_the_hosts_typed_face_is_the_benchmarks_own(name):
 
 
 def test_what_the_benchmark_returns_has_what_the_host_reads():
-    (field,) = bench_modules.quantities.fields("rate: 1,234.5 img/s")
-    assert all(hasattr(field, entry) for entry in bench_modules.NumberField.__annotations__)
-    assert all(hasattr(field.unit, entry) for entry in bench_modules.Unit.__annotations__)
+    (field,) = shared_bench_modules.printed_numbers.fields("rate: 1,234.5 img/s")
+    assert all(hasattr(field, entry) for entry in shared_bench_modules.NumberField.__annotations__)
+    assert all(hasattr(field.unit, entry) for entry in shared_bench_modules.Unit.__annotations__)
 
 
 def test_both_sides_give_the_benchmark_the_same_digest():
-    assert bench_options.folder_digest(project.bench_folder()) == digest.bench_digest()
+    assert bench_options.folder_digest(resource_paths.bench_folder()) == code_digest.bench_digest()
 
 
 def told(heading):
@@ -124,7 +124,7 @@ def test_the_host_uses_the_arguments_of_the_page_and_no_others():
     over_nodes = set(re.findall(r"--(?:node-\w+|meet)", (ROOT / "envmatrix/block/srun.py").read_text()))
     assert plain | over_nodes == ARGUMENTS["run"]
     assert {"--record=", "evidence"} <= {
-        text.rpartition("{")[0] or text for text in texts(ROOT / "envmatrix/trials/environment_shell.py")
+        text.rpartition("{")[0] or text for text in texts(ROOT / "envmatrix/trials/prepared_environment.py")
     }
     assert {
         text[:-1] for text in texts(ROOT / "envmatrix/trials/data_preparation.py") if text.startswith("--")
@@ -143,7 +143,7 @@ def test_the_host_sets_the_variables_of_the_page_and_no_others():
     assert set(base_variables("/work", "/bench", "/python")) | {
         "ENVMATRIX_PAD",
         TRIAL_VARIABLE,
-        variables.NAMES,
+        recorded_variables.NAMES,
         "BENCH_PACKAGES",
     } == {word for word in told("**Variables** that the host sets") if word.isupper()}
 
@@ -246,11 +246,11 @@ def test_an_installed_package_finds_the_benchmark_that_came_with_it(tmp_path):
     shutil.copytree(ROOT / "envmatrix", tmp_path / "envmatrix", ignore=ignored)
     shutil.copytree(ROOT / "bench", tmp_path / "envmatrix" / "_project" / "bench", ignore=ignored)
     asked = (
-        "from envmatrix.system import bench_options as options, project;"
-        " print(options.folder_digest(project.bench_folder()))"
+        "from envmatrix.system import bench_options as options, resource_paths;"
+        " print(options.folder_digest(resource_paths.bench_folder()))"
     )
     said = subprocess.run([sys.executable, "-c", asked], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == digest.bench_digest()
+    assert said.stdout.strip() == code_digest.bench_digest()
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from envmatrix.matrix.model import Workload
 from envmatrix.matrix.template import FOR_ANY
 from envmatrix.results import RunFolder
 from envmatrix.results.atlas import AtlasEntry, ProcessorFacts, StoredEffect, digest
-from envmatrix.search.search import Budget, Search
-from envmatrix.stats.analysis import estimate
+from envmatrix.search.next_trials import Budget, Search
+from envmatrix.stats.effect_estimation import estimate
 from envmatrix.stats.effects import Flag
 from envmatrix.stats.measurements import read_measurements
 from envmatrix.stats.meta_analysis.atlas import this_processor, work_digest

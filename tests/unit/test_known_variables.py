@@ -9,11 +9,11 @@ import pytest
 
 from envmatrix.__main__ import main
 from envmatrix.api.runs import report_unknown_variables
-from envmatrix.evidence.evidence import Evidence
+from envmatrix.evidence.evidence_models import Evidence
 from envmatrix.matrix.parse import load, parse
 from envmatrix.matrix.variables import FAMILIES, find_unread_variables, has_known_reader, known_variables, near
 from envmatrix.plan.environment import Environment, Image, resolve_environment
-from envmatrix.trials.execution import drop_named_variables
+from envmatrix.trials.execution import drop_unread_variable_warnings
 from envmatrix.trials.verification import verify_evidence
 
 MATRIX = """version: 2
@@ -211,6 +211,6 @@ def test_a_variable_of_ones_own_is_not_verified_unless_its_program_names_it(file
     environment = resolve_environment(matrix, "odd", {})
     assert environment.unread == ("OMP_NUM_THREAD", "MY_OWN_SWITCH")
     workload = matrix.workloads["mine"].model_copy(update={"files": str(file.parent)})
-    assert drop_named_variables(environment, workload, ["train.py"]).unread == environment.unread
+    assert drop_unread_variable_warnings(environment, workload, ["train.py"]).unread == environment.unread
     (file.parent / "train.py").write_text("import os; os.environ.get('MY_OWN_SWITCH', 'OMP_NUM_THREAD')")
-    assert drop_named_variables(environment, workload, ["train.py"]).unread == ("OMP_NUM_THREAD",)
+    assert drop_unread_variable_warnings(environment, workload, ["train.py"]).unread == ("OMP_NUM_THREAD",)

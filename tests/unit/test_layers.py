@@ -21,7 +21,8 @@ from envmatrix.cli.parser import COMMANDS
 PACKAGE = Path(__file__).parents[2] / "envmatrix"
 #: A folder may import from itself and from earlier lines, but not from others on its own line.
 ORDER = [
-    {"errors", "units", "version", "block"}, {"system"}, {"evidence"}, {"matrix"}, {"plan"}, {"results"}, {"build"},
+    {"errors", "durations_and_sizes", "version", "block"},
+    {"system"}, {"evidence"}, {"matrix"}, {"plan"}, {"results"}, {"build"},
     {"engines"}, {"stats"}, {"report"}, {"trials"}, {"launchers"}, {"runner"}, {"search"}, {"api"}, {"__init__"},
     {"cli"}, {"__main__"},
 ]  # fmt: skip
@@ -184,12 +185,12 @@ def test_the_host_never_imports_what_runs_inside(package):
 #: Defaults of documents and of the Python interface, the key ``slurm:`` of matrix.yaml, a made-up arm, a plain "here",
 #: git's ssh, the program ssh on a command line.
 NAMED = {
-    ("envmatrix.matrix.model", "local"), ("envmatrix.results.run", "here"), ("envmatrix.trials.new_run", "here"),
-    ("envmatrix.matrix.parse", "slurm"),
+    ("envmatrix.matrix.model", "local"), ("envmatrix.results.run", "here"), ("envmatrix.matrix.parse", "slurm"),
+    ("envmatrix.trials.new_run_options", "here"),
     ("envmatrix.cli.reproduce", "here"), ("envmatrix.api.packs", "here"), ("envmatrix.api.runs", "here"),
     ("envmatrix.api.environments", "local"), ("envmatrix.api.images", "local"),
     ("envmatrix.trials.feasibility", "slurm"),  # whose srun a level may name
-    ("envmatrix.build.images.labels", "ssh"), ("envmatrix.trials.program.command_line", "ssh"),
+    ("envmatrix.build.images.labels", "ssh"), ("envmatrix.trials.user_program.command_line_check", "ssh"),
 }  # fmt: skip
 
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envmatrix.durations_and_sizes import parse_duration
 from envmatrix.errors import InputError
 from envmatrix.matrix.parse import MatrixError, parse
 from envmatrix.plan.environment import resolve_environment
-from envmatrix.system.project import default_matrix
-from envmatrix.units import parse_duration
+from envmatrix.system.resource_paths import default_matrix
 
 GOOD = """
 version: 2

@@ -16,7 +16,7 @@ from envmatrix.matrix.include import LIBRARY_FOLDER, SECTIONS, read_includes
 from envmatrix.matrix.parse import _Parser, parse
 from envmatrix.matrix.schema import json_schema
 from envmatrix.matrix.yaml_positions import parse_yaml
-from envmatrix.system.project import default_matrix
+from envmatrix.system.resource_paths import default_matrix
 from tests.held_schema import refusal
 
 PROJECT = Path(__file__).parents[2]

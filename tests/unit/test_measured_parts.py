@@ -9,7 +9,7 @@ import pytest
 
 from envmatrix.errors import EnvmatrixError, InputError
 from envmatrix.results import RunFolder
-from envmatrix.stats.analysis import estimate
+from envmatrix.stats.effect_estimation import estimate
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.system.atomic_files import append_line
 from tests.synthetic import Machine, make_plan, make_trials, write_run

@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.api.result import Result
-from envmatrix.cli import answer
+from envmatrix.cli import progress_and_result
+from envmatrix.durations_and_sizes import LONGEST_S, MOST_BLOCKS
 from envmatrix.report.headline import control_doubt
-from envmatrix.report.summary import summarise_measurements
+from envmatrix.report.report_data import summarise_measurements
 from envmatrix.results import trial_of
 from envmatrix.runner.budget_check import FirstBlockCheck, budget_too_short_text
 from envmatrix.runner.running_estimate import blocks_until
@@ -18,7 +19,6 @@ from envmatrix.stats.comparisons.result import ArmComparison
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.quality.slow_trials import SlowTrials
-from envmatrix.units import LONGEST_S, MOST_BLOCKS
 from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
 from tests.unit.test_contention import BUSY, waited
 
@@ -26,7 +26,7 @@ NOISY = Machine({"b": 1.1}, noise=0.9, stand_in=False)
 
 
 def told(tmp_path, machine, blocks=6, **more):
-    return answer.undecided_advice(
+    return progress_and_result.undecided_advice(
         Result(write_run(tmp_path / "run", make_plan(("a", "b"), **more), machine, blocks).path)
     )
 
@@ -41,7 +41,7 @@ def test_a_hopeless_noise_is_told_with_how_long_it_would_take_and_no_command(tmp
     assert found, said
     result = Result(tmp_path / "run")
     wanted = max(blocks_until(one, 0.03) or 0 for one in result.effects if not one.is_control)
-    took_s = answer._elapsed_and_blocks(result)[0]
+    took_s = progress_and_result._elapsed_and_blocks(result)[0]
     hours = int(found[1]) * (24 if found[2] == "days" else 1)
     assert hours == pytest.approx(took_s * wanted / 6 / 3600, rel=0.05), "as long as trials took so far"
 
@@ -56,7 +56,7 @@ def test_more_blocks_of_a_busy_machine_are_not_asked_for(tmp_path):
     plan = folder.load().plan
     for trial in make_trials(plan, Machine({"pytorch-ci": 4.3}, noise=0.02, stand_in=False), 8):
         folder.append(waited(trial, BUSY[trial.environment]))
-    said = answer.undecided_advice(Result(folder.path))
+    said = progress_and_result.undecided_advice(Result(folder.path))
     assert said.startswith("undecided: pytorch-ci; more blocks do not help on a busy machine: make the machine quiet")
     assert "--budget" not in said
 
@@ -81,7 +81,7 @@ def test_a_gate_never_ends_with_a_command_of_days(tmp_path):
         smallest=1.5,
         wanted=16762,
     )
-    said = answer.gate_advice(result, SimpleNamespace(items=[item]), 0.03, "envmatrix compare run")
+    said = progress_and_result.gate_advice(result, SimpleNamespace(items=[item]), 0.03, "envmatrix compare run")
     assert re.fullmatch(
         r"with this noise, a verdict would take about \d+ (hours|days): make the machine quiet first .*", said
     )

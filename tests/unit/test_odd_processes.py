@@ -9,13 +9,13 @@ from shlex import quote
 import pytest
 
 from envmatrix.evidence import checks
-from envmatrix.evidence.notices import process_oddities
+from envmatrix.evidence.notices import process_speed_problems
 from envmatrix.evidence.record import read_evidence
 from envmatrix.plan.environment import Environment, Image
-from envmatrix.report.summary import summarise_measurements
+from envmatrix.report.report_data import summarise_measurements
 from envmatrix.report.warning import WarningKind
 from envmatrix.stats.measurements import fold_trials
-from envmatrix.trials.program.variables import describe_shell_variables
+from envmatrix.trials.user_program.variables import describe_shell_variables
 from envmatrix.trials.verification import verify_evidence
 from tests.synthetic import Machine, make_plan, make_run, make_trials
 from tests.unit.test_proof import evidence_of
@@ -40,7 +40,7 @@ CPU = {"affinity_before": [0, 1], "affinity_end": [0, 1], "thread_affinity": {"0
     ],
 )  # fmt: skip
 def test_it_is_told_with_its_cause(evidence, words):
-    (text,) = process_oddities(read_evidence(evidence))
+    (text,) = process_speed_problems(read_evidence(evidence))
     assert words in text
 
 
@@ -53,7 +53,7 @@ def test_it_is_told_with_its_cause(evidence, words):
     ],
 )  # fmt: skip
 def test_of_what_is_as_it_should_be_nothing_is_told(evidence):
-    assert list(process_oddities(read_evidence(evidence))) == []
+    assert list(process_speed_problems(read_evidence(evidence))) == []
 
 
 def test_threads_that_share_one_cpu_prove_no_number_of_them():
@@ -80,7 +80,7 @@ def test_a_report_tells_it_once_for_all_environments_of_which_it_is_so():
 def test_a_library_that_the_loader_cannot_preload_into_a_program_is_told(tmp_path):
     found = evidence_of(tmp_path, ["sh", "-c", f"LD_PRELOAD=/not/there.so {sys.executable} -c {quote(WORK)}"])
     assert found.lost_preloads == ["/not/there.so"]
-    assert "LD_PRELOAD in it names /not/there.so, which the loader could not load" in process_oddities(found)
+    assert "LD_PRELOAD in it names /not/there.so, which the loader could not load" in process_speed_problems(found)
 
 
 def test_what_a_shell_sets_is_told_at_the_first_run_and_in_the_report(monkeypatch):

@@ -12,7 +12,7 @@ from envmatrix import cli
 from envmatrix.cli.parser import COMMANDS, command_parser
 
 #: Modules whose functions read options for several commands.
-SHARED = ("answer", "shared_options")
+SHARED = ("progress_and_result", "shared_options")
 
 
 def called(tree: ast.Module) -> Iterator[object]:

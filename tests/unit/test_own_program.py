@@ -13,7 +13,7 @@ from envmatrix.engines.docker import allow_writes
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import MetricSource, Workload
 from envmatrix.trials.feasibility import check_program_exists
-from envmatrix.trials.program.invocation import link_files, metric_file, place_program_files
+from envmatrix.trials.user_program.invocation import link_files, metric_file, place_program_files
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def job(work):
 
 
 def test_by_links_a_program_finds_what_lies_next_to_its_folder_and_writes_nothing_there(tmp_path, monkeypatch):
-    monkeypatch.setattr("envmatrix.trials.program.invocation.make_overlay", lambda *_: None)
+    monkeypatch.setattr("envmatrix.trials.user_program.invocation.make_overlay", lambda *_: None)
     files, work = tmp_path / "repository" / "project", tmp_path / "work"
     for folder in (files, work, tmp_path / "common", tmp_path / "repository" / "data"):
         folder.mkdir(parents=True)
@@ -150,8 +150,8 @@ def test_by_links_a_program_finds_what_lies_next_to_its_folder_and_writes_nothin
 
 @pytest.mark.parametrize(("folder", "above"), [("/", ""), ("/tmp", ".."), ("/usr/lib", "../..")])
 def test_a_folder_near_the_root_is_laid_out_as_any_other(tmp_path, monkeypatch, folder, above):
-    monkeypatch.setattr("envmatrix.trials.program.invocation.make_overlay", lambda *_: None)
-    monkeypatch.setattr("envmatrix.trials.program.invocation.link_files", lambda *_: None)
+    monkeypatch.setattr("envmatrix.trials.user_program.invocation.make_overlay", lambda *_: None)
+    monkeypatch.setattr("envmatrix.trials.user_program.invocation.link_files", lambda *_: None)
     engine, place = SimpleNamespace(starts_anywhere=True), Path(folder)
     there = place_program_files(engine, job(tmp_path), place, folder).folder
     assert there.name == (place.name or "root")

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.api.program.environments import overridden_environments
+from envmatrix.api.user_program.environment_selection import overridden_environments
 from envmatrix.evidence.checks import parse_claims
-from envmatrix.evidence.evidence import Evidence, OwnSetting
+from envmatrix.evidence.evidence_models import Evidence, OwnSetting
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.template import MatrixTemplate
-from envmatrix.trials.program.settings import describe_conflicts, find_conflict, own_settings
+from envmatrix.trials.user_program.settings_in_code import describe_conflicts, find_conflict, own_settings
 
 PROJECT = Path(__file__).parents[2]
 PROGRAM = """

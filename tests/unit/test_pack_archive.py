@@ -14,9 +14,16 @@ from hypothesis import strategies as st
 
 from envmatrix.errors import InputError, StoreError
 from envmatrix.results import RunFolder
-from envmatrix.runner.pack_archive import Manifest, is_safe, make_entry, read_manifest, unpack, write_archive
-from envmatrix.runner.pack_rerun import packed_design
-from envmatrix.system.signature import PACK, sign_text, verify_signature
+from envmatrix.runner.reproduction.pack_archive import (
+    Manifest,
+    is_safe,
+    make_entry,
+    read_manifest,
+    unpack,
+    write_archive,
+)
+from envmatrix.runner.reproduction.pack_rerun import packed_design
+from envmatrix.system.ssh_signatures import PACK, describe_signature, sign_text
 from tests.synthetic import MATRIX_TEXT, make_plan, make_run
 
 FILES = {"run/run.json": b'{"schema": 1}', "bench/a.py": b"print(1)\n" * 3000, "matrix.yaml": "é".encode()}
@@ -170,15 +177,15 @@ def test_something_that_is_no_archive_is_told(tmp_path):
 def test_a_signature_says_who_made_the_archive_and_a_stranger_is_refused(keys):
     text = manifest(FILES).text()
     mine, other = sign_text(text, keys / "mine", PACK), sign_text(text, keys / "other", PACK)
-    assert verify_signature(text, mine, keys / "signers", keys, PACK) == "signed by me@example.org"
-    assert "which is not verified: pass --signers FILE" in verify_signature(text, other, None, keys, PACK)
-    assert verify_signature(text, None, None, keys, PACK).startswith("not signed")
+    assert describe_signature(text, mine, keys / "signers", keys, PACK) == "signed by me@example.org"
+    assert "which is not verified: pass --signers FILE" in describe_signature(text, other, None, keys, PACK)
+    assert describe_signature(text, None, None, keys, PACK).startswith("not signed")
     with pytest.raises(StoreError, match="not signed by anyone listed in"):
-        verify_signature(text, other, keys / "signers", keys, PACK)
+        describe_signature(text, other, keys / "signers", keys, PACK)
     with pytest.raises(StoreError, match="not signed"):
-        verify_signature(text, None, keys / "signers", keys, PACK)
+        describe_signature(text, None, keys / "signers", keys, PACK)
     for signers in (keys / "signers", None):
         with pytest.raises(StoreError, match="does not match"):
-            verify_signature(text + " ", mine, signers, keys, PACK)
+            describe_signature(text + " ", mine, signers, keys, PACK)
     with pytest.raises(InputError, match="could not be signed"):
         sign_text(text, keys / "nosuch", PACK)

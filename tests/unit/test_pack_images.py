@@ -11,8 +11,8 @@ from envmatrix.engines.base import Prepared
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import InputError, StoreError
 from envmatrix.results import RunFolder
-from envmatrix.runner.pack_archive import Manifest, make_entry, unpack, write_archive
-from envmatrix.runner.pack_contents import image_contents, load_packed_images
+from envmatrix.runner.reproduction.pack_archive import Manifest, make_entry, unpack, write_archive
+from envmatrix.runner.reproduction.pack_contents import image_contents, load_packed_images
 from envmatrix.trials.images import load_supplied_images, prepare_images, save_supplied_images
 
 KEY = ("torch-2.13.0", "apptainer")

@@ -14,12 +14,12 @@ from envmatrix.build.libraries import LibraryBuilder
 from envmatrix.build.lockfile import Lock, PinnedPackage, Section, parse_lock
 from envmatrix.build.locks import Locks
 from envmatrix.build.python import wheelhouse
-from envmatrix.build.python.interpreters import cached_python
+from envmatrix.build.python.interpreters import find_python_cached
 from envmatrix.build.python.wheelhouse import Wheelhouse
 from envmatrix.engines.base import Prepared
 from envmatrix.errors import InputError
 from envmatrix.plan.environment import Image, Library
-from envmatrix.runner.pack_contents import add_packed_libraries, library_contents, mount_libraries
+from envmatrix.runner.reproduction.pack_contents import add_packed_libraries, library_contents, mount_libraries
 from envmatrix.system.progress import silent
 from tests.synthetic import make_environment
 
@@ -41,7 +41,7 @@ def made(tmp_path, monkeypatch):
     pin = PinnedPackage("toy", "1.0", hashlib.sha256(wheel.read_bytes()).hexdigest())
     locks = Locks(tmp_path / "locks", Cache(tmp_path / "cache"))
     locks.folder.mkdir()
-    file = locks.wheels_file(cached_python(locks.cache, None))
+    file = locks.wheels_file(find_python_cached(locks.cache, None))
     file.write_text(Lock(file, (Section("library", "toy", "toy==1.0", (pin,)),)).text())
     content = wheel.read_bytes()
     Wheelhouse(locks.cache).add(wheel, pin)
@@ -66,7 +66,7 @@ def test_a_machine_without_a_network_has_the_library_after_reproduce(made, tmp_p
         add_packed_libraries(pack, Wheelhouse(there))
     (file,) = pack.rglob("*.whl")
     assert file.read_bytes() == content, "the pack stays whole"
-    builder = LibraryBuilder(Locks(locks.folder, there), cached_python(there, None))
+    builder = LibraryBuilder(Locks(locks.folder, there), find_python_cached(there, None))
     folders = builder.build([TOY], Image("torch"))
     assert (folders.missing, set(folders.folders)) == ({}, {"toy"})
 
@@ -91,7 +91,7 @@ def test_a_library_that_this_machine_took_from_elsewhere_is_named(made, tmp_path
 
 def test_a_lock_that_was_made_in_the_cache_is_packed_with_the_projects_own(made, tmp_path):
     locks, pin, _ = made
-    python = cached_python(locks.cache, None)
+    python = find_python_cached(locks.cache, None)
     committed = locks.wheels_file(python)
     digest = json_digest("library", "toy", "toy==1.0")[:12]
     cached = locks.cache.root / "locks" / f"{committed.stem}.{digest}.txt"

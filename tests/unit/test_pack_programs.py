@@ -8,16 +8,16 @@ import pytest
 
 from envmatrix.errors import EnvmatrixError, InputError, StoreError
 from envmatrix.matrix.model import Workload
-from envmatrix.runner.pack_archive import Entry, Manifest, unpack, write_archive
-from envmatrix.runner.pack_contents import make_manifest
-from envmatrix.runner.pack_programs import (
+from envmatrix.runner.reproduction.pack_archive import Entry, Manifest, unpack, write_archive
+from envmatrix.runner.reproduction.pack_contents import make_manifest
+from envmatrix.runner.reproduction.pack_programs import (
     check_inputs_outside_pack,
     collect_programs,
     not_packed_texts,
     use_local_programs,
     use_packed_programs,
 )
-from envmatrix.trials.program.files import program_files
+from envmatrix.trials.user_program.file_digests import program_files
 
 
 class Matrix(SimpleNamespace):

@@ -14,16 +14,16 @@ from envmatrix.cli.reproduce import describe_reproduction
 from envmatrix.errors import InputError
 from envmatrix.plan import Plan, make_arms
 from envmatrix.report.formats.html_file import to_html
-from envmatrix.report.summary import summarise
-from envmatrix.runner.reproduction import (
+from envmatrix.report.report_data import summarise
+from envmatrix.runner.reproduction.reproduced_effects import (
     Difference,
     Reproduction,
     compare_reproduction,
     image_differences,
     run_differences,
 )
-from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.comparisons.replication import answer_of, compare_effects, difference_interval
+from envmatrix.stats.effect_estimation import Analysis, estimate
 from envmatrix.stats.effects import LEVEL, Effect, Flag
 from envmatrix.stats.measurements import fold_trials
 from tests.synthetic import HOST, NODE, Machine, make_environment, make_plan, slowed, write_run

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bench import options as workload_options
 from bench.errors import BenchError, RunError
 from bench.evidence import collectives, onednn
-from bench.parallel import choices, launch, ranks
+from bench.parallel import derived_options, launch, rank_processes
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,16 +25,16 @@ def options(**chosen):
 @pytest.mark.parametrize("text", ["0", "-1", "two", "", "1.5", "99999", "\u00b2"])
 def test_a_bad_number_of_processes_in_the_environment_is_refused(text):
     with pytest.raises(workload_options.OptionError, match="BENCH_PROCESSES"):
-        choices.processes(options(parallel="ddp"), {"BENCH_PROCESSES": text})
+        derived_options.processes(options(parallel="ddp"), {"BENCH_PROCESSES": text})
 
 
 def test_the_option_wins_over_the_variable_and_single_process_ways_ignore_both():
     variables = {"BENCH_PROCESSES": "4"}
-    assert choices.processes(options(parallel="ddp"), variables) == 4
-    assert choices.processes(options(parallel="ddp", processes=3), variables) == 3
-    assert choices.processes(options(parallel="ddp"), {}) == 2
-    assert choices.processes(options(parallel="pipeline"), variables) == 1
-    assert choices.processes(options(), variables) == 1
+    assert derived_options.processes(options(parallel="ddp"), variables) == 4
+    assert derived_options.processes(options(parallel="ddp", processes=3), variables) == 3
+    assert derived_options.processes(options(parallel="ddp"), {}) == 2
+    assert derived_options.processes(options(parallel="pipeline"), variables) == 1
+    assert derived_options.processes(options(), variables) == 1
 
 
 @pytest.mark.parametrize(
@@ -49,8 +49,8 @@ def test_the_option_wins_over_the_variable_and_single_process_ways_ignore_both()
 )
 def test_batch_and_learning_rate_scaling_are_explicit(scope, scaling, batch, rate):
     chosen = options(parallel="ddp", batch_scope=scope, learning_rate_scaling=scaling)
-    assert choices.effective_batch(chosen, 4) == batch
-    assert choices.learning_rate(chosen, 4) == pytest.approx(rate)
+    assert derived_options.effective_batch(chosen, 4) == batch
+    assert derived_options.learning_rate(chosen, 4) == pytest.approx(rate)
 
 
 @given(st.integers(1, 500), st.integers(1, 64), st.integers(1, 9))
@@ -102,7 +102,7 @@ def test_one_skipping_rank_skips_the_job():
 
 def started(tmp_path, programs):
     python = [sys.executable, "-S", "-c"]
-    return ranks.Ranks(lambda rank: [*python, programs[rank]], len(programs), str(tmp_path), str(tmp_path))
+    return rank_processes.Ranks(lambda rank: [*python, programs[rank]], len(programs), str(tmp_path), str(tmp_path))
 
 
 #: A rank that loses a peer first waits for it to exist: a slow start must not look like its end.
@@ -141,7 +141,7 @@ def test_a_rank_that_cannot_be_started_takes_the_others_with_it(tmp_path):
     pids = tmp_path / "pid"
     first = [sys.executable, "-S", "-c", f"import os,time; open({str(pids)!r},'w').write('x'); time.sleep(1000)"]
     with pytest.raises(FileNotFoundError):
-        ranks.Ranks(lambda rank: first if rank == 0 else ["/nowhere/python"], 2, str(tmp_path), str(tmp_path))
+        rank_processes.Ranks(lambda rank: first if rank == 0 else ["/nowhere/python"], 2, str(tmp_path), str(tmp_path))
     assert not [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(pids).encode() in read(p)]
 
 
@@ -156,9 +156,9 @@ def read(path):
 def test_the_check_against_one_process_catches_half_a_gradient_and_a_shard_twice(autocast, one_thread):
     torch = pytest.importorskip("torch")
     from bench import feeds, models, steps, timing
+    from bench.device_and_rank import Place
     from bench.devices import Cpu
     from bench.parallel import equality
-    from bench.place import Place
 
     chosen = options(verify_steps=4, batch_size=16, autocast=autocast)
     samples, place = Random(torch), Place(Cpu())
@@ -225,8 +225,8 @@ def test_a_cut_network_gives_the_scores_of_the_whole_one_and_passes_errors_on(wa
 def test_an_empty_share_adds_nothing_and_breaks_nothing():
     torch = pytest.importorskip("torch")
     from bench import models, steps
+    from bench.device_and_rank import Place
     from bench.devices import Cpu
-    from bench.place import Place
     from bench.steps import Batch
 
     model = models.build(options(), (1, 28, 28), 10)
@@ -241,8 +241,8 @@ def test_an_empty_share_adds_nothing_and_breaks_nothing():
 def test_shares_of_unequal_size_have_the_gradients_of_the_whole_batch(accumulation):
     torch = pytest.importorskip("torch")
     from bench import models, steps
+    from bench.device_and_rank import Place
     from bench.devices import Cpu
-    from bench.place import Place
     from bench.steps import Batch
 
     chosen = options(accumulation=accumulation, model="lenet5")
@@ -334,6 +334,6 @@ def test_nccl_version_numbers_are_written_as_people_do(number, text):
 
 
 def test_signals_are_named_and_status_kept():
-    assert ranks.exit_description(-signal.SIGSEGV) == "was killed by SIGSEGV"
-    assert ranks.exit_description(3) == "ended with exit status 3"
-    assert Path(ranks.python()[0]).name.startswith("python")
+    assert rank_processes.exit_description(-signal.SIGSEGV) == "was killed by SIGSEGV"
+    assert rank_processes.exit_description(3) == "ended with exit status 3"
+    assert Path(rank_processes.python()[0]).name.startswith("python")

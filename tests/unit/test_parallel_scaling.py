@@ -8,7 +8,7 @@ from envmatrix.plan import Arm
 from envmatrix.report.formats.html_file import to_html
 from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.group import Group, Row, scaling_sentence
-from envmatrix.report.summary import summarise_measurements
+from envmatrix.report.report_data import summarise_measurements
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.metrics import THROUGHPUT

@@ -7,7 +7,7 @@ import pytest
 
 from bench import options as workload_options
 from bench.errors import SkipError
-from bench.parallel import launch, ranks
+from bench.parallel import launch, rank_processes
 
 NCCL = (
     "[rank0]:[E626 06:24:44.903881913 ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught collective operation timeout: "
@@ -36,17 +36,17 @@ STORE = "torch.distributed.DistStoreError: wait timeout after 3000ms, keys: /def
     ids=["nccl", "old nccl", "gloo", "store"],
 )
 def test_a_time_out_is_read_from_each_library_s_words(said, what, seconds):
-    assert ranks.find_timeout(f"before\n{said}\nFile x.py, line 3") == (what, seconds)
+    assert rank_processes.find_timeout(f"before\n{said}\nFile x.py, line 3") == (what, seconds)
 
 
 @pytest.mark.parametrize("said", ["", "RuntimeError: Connection closed by peer [127.0.0.1]:5", "out of memory"])
 def test_other_words_are_no_time_out(said):
-    assert ranks.find_timeout(said) is None
+    assert rank_processes.find_timeout(said) is None
 
 
 def started(tmp_path, programs):
     python = [sys.executable, "-S", "-c"]
-    return ranks.Ranks(lambda rank: [*python, programs[rank]], len(programs), str(tmp_path), str(tmp_path))
+    return rank_processes.Ranks(lambda rank: [*python, programs[rank]], len(programs), str(tmp_path), str(tmp_path))
 
 
 THERE = "open('there', 'w'); "
@@ -96,7 +96,7 @@ def test_a_rank_that_died_is_blamed_before_the_one_that_then_waited_for_it(tmp_p
 
 
 def test_a_time_out_that_all_ranks_ran_into_names_who_waited():
-    told = ranks.timeout_message(("ALLREDUCE", 600.0), 2, [], 4)
+    told = rank_processes.timeout_message(("ALLREDUCE", 600.0), 2, [], 4)
     assert told == "time-out: ALLREDUCE was not over within 600 s, for which rank 2 of 4 waited"
 
 

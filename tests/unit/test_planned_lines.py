@@ -14,7 +14,7 @@ from envmatrix.__main__ import main
 from envmatrix.api.packs import pack_run
 from envmatrix.errors import StoreError
 from envmatrix.launchers.local import Here
-from envmatrix.report.summary import summarise
+from envmatrix.report.report_data import summarise
 from envmatrix.report.warning import WarningKind
 from envmatrix.results import RunFolder
 from envmatrix.runner import loop as runner

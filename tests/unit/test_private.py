@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from bench import variables
-from bench.evidence import outside
+from bench import recorded_variables
+from bench.evidence import program_from_outside
 from bench.evidence.tree import Program
 from envmatrix.build.images.definitions import environment_variables
 from envmatrix.cli import parser
-from envmatrix.evidence.evidence import Evidence
+from envmatrix.evidence.evidence_models import Evidence
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.parse import MatrixError, load, parse
 from envmatrix.results import RunFolder, trial_of
 from envmatrix.results.anonymize import Anonymizer
 from envmatrix.trials import execution
 from envmatrix.trials.experiment import create_experiment
-from envmatrix.trials.new_run import NewRun
+from envmatrix.trials.new_run_options import NewRun
 from envmatrix.trials.verification import contradicting_variables, verify_evidence
 from tests.synthetic import make_environment, make_plan, make_run
 
@@ -37,7 +37,7 @@ CALLERS = {
 
 
 def test_values_of_others_variables_are_never_written():
-    said = variables.recorded_variables(CALLERS)
+    said = recorded_variables.to_record(CALLERS)
     assert "hunter2" not in str(said)
     assert list(said) == list(CALLERS)
     assert {name: said[name] for name in list(CALLERS)[-4:]} == {name: CALLERS[name] for name in list(CALLERS)[-4:]}
@@ -53,7 +53,7 @@ def test_a_program_watched_from_outside_tells_no_more(tmp_path):
     program = Program(held.pid, "cat")
     program.look(held.pid, 0.0)
     held.communicate()
-    seen = outside.evidence(program)
+    seen = program_from_outside.evidence(program)
     assert "hunter2" in str(program.variables)
     assert seen["variables"]["OMP_NUM_THREADS"] == "3"
     assert "hunter2" not in str(seen)
@@ -78,14 +78,14 @@ def test_a_record_of_evidence_by_hand_tells_no_more(tmp_path):
     ],
 )  # fmt: skip
 def test_urls_keep_all_but_who_asks(text, told):
-    assert variables.without_userinfo(text) == (told or text)
+    assert recorded_variables.without_userinfo(text) == (told or text)
 
 
 def test_what_an_environment_sets_is_written_and_held_against_it():
     mine = make_environment("mine", variables={"MINE": "1", "OMP_NUM_THREADS": "2", "MY_TOKEN": "t", "GONE": None})
     inside = execution.environment_variables(mine)
     assert inside["BENCH_VARIABLES"] == "MINE,MY_TOKEN"
-    said = variables.recorded_variables(inside)
+    said = recorded_variables.to_record(inside)
     assert (said["MINE"], said["MY_TOKEN"]) == ("1", "(hidden)")
     evidence = Evidence.model_validate({"variables": said})
     assert contradicting_variables(mine.variables, evidence) == []
@@ -98,7 +98,7 @@ def test_what_an_environment_sets_is_written_and_held_against_it():
 
 def test_a_value_that_a_program_was_not_told_to_write_is_neither_proven_nor_contradicted():
     mine = make_environment("a", preload=(), variables={"MINE": "1", "GONE": None})
-    untold = variables.recorded_variables({"MINE": "1"})
+    untold = recorded_variables.to_record({"MINE": "1"})
     proof = verify_evidence(mine, Evidence.model_validate({"variables": untold}))
     assert (proof.wrong, proof.unproven) == ((), ("MINE was set in the process, but its value was not recorded",))
     assert verify_evidence(mine, Evidence.model_validate({"variables": {**untold, "GONE": "(set)"}})).wrong

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.block import fork_limit, supervisor
+from envmatrix.block import fork_limit, process_supervisor
 from envmatrix.block import orphans as block_orphans
 from envmatrix.block import process as block
-from envmatrix.engines import confinement
+from envmatrix.engines import process_limits
 from envmatrix.engines.base import Limits
 from envmatrix.errors import EnvmatrixError
 from envmatrix.system import process
-from envmatrix.system.process import Exit, Order, Place, SupervisedProcess, output_streams, run, run_logged
+from envmatrix.system.process import Exit, Order, Place, SupervisedProcess, log_or_inherited_streams, run, run_logged
 from envmatrix.trials import orphans
 
 
@@ -129,10 +129,10 @@ with open({str(tmp_path / "log")!r}, "wb") as log:
 
 
 def test_the_supervisor_is_compiled_once_and_not_for_every_trial():
-    py_compile.compile(supervisor.__file__)
+    py_compile.compile(process_supervisor.__file__)
     argv = [sys.executable, "-I", "-S", "-v", block.STARTER, "0", str(os.getpid())]
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    assert (done.returncode, f".pyc matches {supervisor.__file__}" in done.stderr) == (1, True)
+    assert (done.returncode, f".pyc matches {process_supervisor.__file__}" in done.stderr) == (1, True)
 
 
 def test_a_process_whose_program_is_just_being_started_is_found_by_its_variables_all_the_same(tmp_path, monkeypatch):
@@ -184,7 +184,9 @@ def spinning(tmp_path):
     """Yield a program of three spinning processes, two of them outside its session, and their process ids."""
     heard, told = os.pipe()
     with os.fdopen(told, "wb") as log:
-        program = SupervisedProcess(Order([sys.executable, "-c", SPINNING], {}, tmp_path, 60.0), output_streams(log))
+        program = SupervisedProcess(
+            Order([sys.executable, "-c", SPINNING], {}, tmp_path, 60.0), log_or_inherited_streams(log)
+        )
         with program, os.fdopen(heard) as said:
             yield program, [int(said.readline()) for _ in range(3)]
 
@@ -206,7 +208,9 @@ def test_what_starts_a_pid_namespace_runs_on_while_its_program_is_held(tmp_path)
     heard, told = os.pipe()
     argv = [*own, sys.executable, "-c", RUNTIME]
     with os.fdopen(told, "wb") as log:
-        program = SupervisedProcess(Order(argv, {"PATH": os.environ["PATH"]}, tmp_path, 60.0), output_streams(log))
+        program = SupervisedProcess(
+            Order(argv, {"PATH": os.environ["PATH"]}, tmp_path, 60.0), log_or_inherited_streams(log)
+        )
     with program, os.fdopen(heard) as said:
         assert said.readline() == "ready\n"
         below = families(program.process.pid)
@@ -227,7 +231,9 @@ def test_what_is_held_ends_like_anything_else(spinning):
 
 def test_a_program_that_has_ended_is_neither_held_nor_released_and_says_how_it_ended(tmp_path):
     with (tmp_path / "log").open("wb") as log:
-        program = SupervisedProcess(Order(["/bin/sh", "-c", "exit 3"], {}, tmp_path, 60.0), output_streams(log))
+        program = SupervisedProcess(
+            Order(["/bin/sh", "-c", "exit 3"], {}, tmp_path, 60.0), log_or_inherited_streams(log)
+        )
         with program:
             select.select([program], [], [], 60)
             program.hold()
@@ -237,9 +243,10 @@ def test_a_program_that_has_ended_is_neither_held_nor_released_and_says_how_it_e
 
 def test_nothing_is_left_stopped_when_the_host_is_killed(tmp_path):
     host = """
-import sys; from pathlib import Path; from envmatrix.system.process import Order, SupervisedProcess, output_streams
+import sys; from pathlib import Path
+from envmatrix.system.process import Order, SupervisedProcess, log_or_inherited_streams
 order = Order([sys.executable, "-c", sys.argv[1]], {}, Path("."), 60)
-with SupervisedProcess(order, output_streams(sys.stdout.buffer)) as program:
+with SupervisedProcess(order, log_or_inherited_streams(sys.stdout.buffer)) as program:
     sys.stdin.readline()
     program.hold()
     print("held", flush=True)
@@ -316,7 +323,7 @@ def test_an_heir_that_was_stopped_when_its_owner_was_killed_does_its_work(stoppe
 
 def test_a_supervisor_whose_owner_lives_is_nobodys_orphan(tmp_path):
     order = Order([sys.executable, "-c", "import time; time.sleep(600)"], None, tmp_path, 600)
-    with (tmp_path / "log").open("wb") as log, SupervisedProcess(order, output_streams(log)) as program:
+    with (tmp_path / "log").open("wb") as log, SupervisedProcess(order, log_or_inherited_streams(log)) as program:
         os.kill(program.process.pid, signal.SIGSTOP)
         assert program.process.pid not in block_orphans.orphaned_supervisors()
         os.kill(program.process.pid, signal.SIGCONT)
@@ -354,10 +361,10 @@ while True:
 
 
 def test_a_program_that_forks_without_end_is_bounded_and_wholly_ended(tmp_path, monkeypatch):
-    for module in (fork_limit, confinement):
+    for module in (fork_limit, process_limits):
         monkeypatch.setattr(module, "MOST_PROCESSES", 100)
     monkeypatch.setattr(fork_limit, "MANY", 50)
-    with confinement.prepare_confinement(f"envmatrix-test.{os.getpid()}", Limits(1.0)) as found:
+    with process_limits.prepare_confinement(f"envmatrix-test.{os.getpid()}", Limits(1.0)) as found:
         if not os.geteuid() and not found.place.groups:
             pytest.skip("root may make no control group for processes here")
         argv = [sys.executable, "-c", FORKS, str(tmp_path)]

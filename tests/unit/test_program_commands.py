@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.api.program import bench
-from envmatrix.api.program.request import ProgramRequest
+from envmatrix.api.user_program import program_benchmark
+from envmatrix.api.user_program.program_options import ProgramRequest
 from envmatrix.errors import InputError
-from envmatrix.trials.program.command_line import check_command_line, unwrap_command, with_absolute_script
-from envmatrix.trials.program.trial_run import find_program
+from envmatrix.trials.user_program.command_line_check import check_command_line, unwrap_command, with_absolute_script
+from envmatrix.trials.user_program.preliminary_run import find_program
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from envmatrix.trials.program.trial_run import find_program
     ],
 )
 def test_a_program_is_called_as_its_script_or_module_is(words, called):
-    assert bench._program_label(shlex.split(words)) == called
+    assert program_benchmark._program_label(shlex.split(words)) == called
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_shells_own_time_is_left_out(tmp_path, monkeypatch):
 )
 def test_work_that_no_trial_would_do_is_refused_by_bench_and_by_init(words, said, remedy):
     request = ProgramRequest(words)
-    for act in (request.program, lambda: bench.draft_matrix(request, None, Path("matrix.yaml"), print)):
+    for act in (request.program, lambda: program_benchmark.draft_matrix(request, None, Path("matrix.yaml"), print)):
         with pytest.raises(InputError) as told:
             act()
         assert said in told.value.message

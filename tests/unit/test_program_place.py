@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.api.program.request import ProgramPlace, ProgramRequest, check_place, make_place, passable
+from envmatrix.api.user_program.program_options import ProgramPlace, ProgramRequest, check_place, make_place, passable
 from envmatrix.errors import EngineError, EnvmatrixError, InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.parse import parse
 from envmatrix.matrix.template import MatrixTemplate
-from envmatrix.trials.program import mounts
-from envmatrix.trials.program.mounts import folders_to_mount
+from envmatrix.trials.user_program import mounts
+from envmatrix.trials.user_program.mounts import folders_to_mount
 
 IN_IMAGE = ProgramPlace("docker", "team/train:1", ("0", "1"))
 

@@ -16,10 +16,10 @@ from envmatrix.report.formats.html_file import to_html
 from envmatrix.report.formats.junit import to_junit
 from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.formats.terminal import print_summary
-from envmatrix.report.summary import summarise_measurements
+from envmatrix.report.report_data import summarise_measurements
 from envmatrix.stats.comparisons.within_run import compare_environments
 from envmatrix.stats.measurements import fold_trials
-from envmatrix.system.project import default_matrix
+from envmatrix.system.resource_paths import default_matrix
 from envmatrix.trials.experiment import make_design_arms
 from tests.synthetic import Machine, make_plan, make_run, make_trials
 

@@ -14,7 +14,7 @@ from envmatrix.results import trial_of
 from envmatrix.runner.progress import BarProgress, LineProgress
 from envmatrix.runner.running_estimate import blocks_until, decision_forecast
 from envmatrix.system.progress import Heartbeat
-from envmatrix.trials.program import hooks
+from envmatrix.trials.user_program import hooks
 from tests.synthetic import make_plan
 
 PLAN = make_plan(())

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.evidence import outside, programs, tree
+from bench.evidence import program_from_outside, programs, tree
 from envmatrix.evidence import notices
 from envmatrix.evidence.record import read_evidence
-from envmatrix.trials.execution import packages_to_look_up
+from envmatrix.trials.execution import recorded_packages_variable
 from envmatrix.trials.verification import verify_evidence
 from tests.proving import PYTHON, ROOT, TORCH, compiled, environment, evidence_of
 from tests.watched import work
@@ -102,9 +102,9 @@ def test_what_cannot_be_seen_of_a_program_is_unproven_and_no_contradiction(tmp_p
 def test_any_package_that_a_claim_names_is_looked_up(tmp_path):
     version = metadata.version("PyYAML")
     mine = environment(promised={"packages.PyYAML": version, "packages.pydantic_core": "2.*"})
-    said = packages_to_look_up([environment(), mine])
+    said = recorded_packages_variable([environment(), mine])
     assert said == {"BENCH_PACKAGES": "PyYAML,pydantic_core"}
-    assert packages_to_look_up([environment(promised={"threads": "1"})]) == {}
+    assert recorded_packages_variable([environment(promised={"threads": "1"})]) == {}
     found = evidence_of(tmp_path, [sys.executable, "-c", work(tmp_path / "looks")], said)
     assert verify_evidence(mine, found) == verify_evidence(environment(), found)
     assert verify_evidence(environment(promised={"packages.PyYAML": "0.1"}), found).wrong == (
@@ -114,7 +114,7 @@ def test_any_package_that_a_claim_names_is_looked_up(tmp_path):
 
 def test_which_python_a_program_is_that_nobody_could_ask_is_not_taken_from_the_one_that_watches_it():
     mine = {"system.python": platform.python_version(), "system.gil": "*", "packages.numpy": "*"}
-    seen = read_evidence(dict(outside.evidence(tree.Program(1, "python3")), source="outside"))
+    seen = read_evidence(dict(program_from_outside.evidence(tree.Program(1, "python3")), source="outside"))
     said = verify_evidence(environment(promised=mine), seen)
     assert (said.wrong, len(said.unproven)) == ((), 3)
 

@@ -8,7 +8,7 @@ from envmatrix.evidence.settings_comparison import settled
 from envmatrix.matrix import load
 from envmatrix.plan.environment import resolve_environment
 from envmatrix.report.formats.markdown import to_markdown
-from envmatrix.report.summary import summarise_measurements
+from envmatrix.report.report_data import summarise_measurements
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.trials.execution import process_limits
 from envmatrix.trials.verification import verify_evidence

@@ -10,7 +10,7 @@ from envmatrix.__main__ import main
 from envmatrix.api.packs import pack_run
 from envmatrix.errors import StoreError
 from envmatrix.report.formats.json_file import summary_to_json
-from envmatrix.report.summary import summarise
+from envmatrix.report.report_data import summarise
 from envmatrix.results import RunFolder
 from envmatrix.results.redact import has_personal_names, redact
 from envmatrix.system.regular_files import read_lines

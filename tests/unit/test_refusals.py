@@ -13,7 +13,7 @@ from envmatrix.evidence import checks
 from envmatrix.evidence.record import read_evidence
 from envmatrix.matrix import load
 from envmatrix.plan.environment import Environment, Image
-from envmatrix.system.project import default_matrix
+from envmatrix.system.resource_paths import default_matrix
 from envmatrix.trials.verification import verify_evidence
 
 ROOT = Path(__file__).parents[2]

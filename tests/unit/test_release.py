@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import yaml
 
-from envmatrix.runner.pack_crate import CRATE_FILE, make_crate
+from envmatrix.runner.reproduction.pack_crate import CRATE_FILE, make_crate
 from envmatrix.version import __version__
 from tests.synthetic import make_plan, make_run
 

@@ -16,11 +16,11 @@ from scipy.stats import linregress
 
 from envmatrix.evidence import checks
 from envmatrix.report import machine_warnings, warnings
-from envmatrix.report.summary import summarise_measurements
+from envmatrix.report.report_data import summarise_measurements
 from envmatrix.report.warning import WarningKind
 from envmatrix.results import NodeCheck
-from envmatrix.stats.arm_facts import ArmFacts
 from envmatrix.stats.measurements import fold_trials
+from envmatrix.stats.text_facts import ArmFacts
 from tests.synthetic import HOST, Machine, make_environment, make_plan, make_run, make_trials, write_run
 
 PLAN = make_plan(("fast",))
@@ -163,7 +163,7 @@ def test_levels_that_claim_nothing_are_told():
 def test_a_trend_and_its_error_are_those_of_linear_regression():
     values = np.random.default_rng(2).normal(0, 0.1, 11) + 0.02 * np.arange(11)
     line = linregress(np.arange(11), values)
-    assert machine_warnings.fit_trend(values) == pytest.approx((line.slope, line.stderr), rel=1e-12)
+    assert machine_warnings.slope_and_standard_error(values) == pytest.approx((line.slope, line.stderr), rel=1e-12)
 
 
 def test_a_report_is_made_without_what_takes_longer_to_import_than_all_else(tmp_path):

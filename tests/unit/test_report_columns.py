@@ -19,7 +19,7 @@ from envmatrix.report.formats.html_file import to_html
 from envmatrix.report.formats.json_file import summary_to_json
 from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.formats.terminal import print_summary
-from envmatrix.report.summary import summarise
+from envmatrix.report.report_data import summarise
 from envmatrix.report.tables import columns
 from envmatrix.report.tables.columns import COLUMNS, Cell, Column, columns_of
 from tests.synthetic import Machine, make_plan, write_run

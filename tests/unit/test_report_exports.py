@@ -16,7 +16,7 @@ import pytest
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.report.formats.exports import effects_csv, figure_svg, pyperf_json, trials_csv
-from envmatrix.report.summary import summarise, summarise_measurements
+from envmatrix.report.report_data import summarise, summarise_measurements
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.metrics import TICK_DIGITS, show_rate
 from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run

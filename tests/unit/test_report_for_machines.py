@@ -9,7 +9,7 @@ import pytest
 
 from envmatrix.report.formats.junit import to_junit
 from envmatrix.report.formats.openmetrics import to_openmetrics, unix_seconds
-from envmatrix.report.summary import summarise_measurements
+from envmatrix.report.report_data import summarise_measurements
 from envmatrix.stats.measurements import fold_trials
 from tests.synthetic import HOST, Machine, make_plan, make_run, make_trials
 

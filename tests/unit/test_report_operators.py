@@ -10,7 +10,7 @@ from envmatrix.report.formats.html_file import to_html
 from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.formats.terminal import print_summary
 from envmatrix.report.formatting import NONE
-from envmatrix.report.summary import summarise
+from envmatrix.report.report_data import summarise
 from envmatrix.results import RunFolder
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, make_run, make_trials
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.__main__ import main
-from envmatrix.report.formats.exports import to_parquet
-from envmatrix.report.summary import summarise_measurements
+from envmatrix.report.formats.exports import trials_parquet
+from envmatrix.report.report_data import summarise_measurements
 from envmatrix.stats.measurements import fold_trials
 from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
 
@@ -29,7 +29,7 @@ def read(data):
 
 def test_parquet_has_a_row_a_trial_and_null_for_what_a_broken_one_lacks():
     made = summary()
-    table = read(to_parquet(made))
+    table = read(trials_parquet(made))
     rows = table.to_pylist()
     assert len(rows) == len(made.measured.trials.arm) == 4 * 8
     broken = [row for row in rows if row["environment"] == "broken"]
@@ -43,7 +43,7 @@ def test_parquet_has_a_row_a_trial_and_null_for_what_a_broken_one_lacks():
 
 @pytest.mark.parametrize("odd", [summary(0), summary(2, (HOSTILE,))], ids=["no trial", "hostile name"])
 def test_an_odd_run_is_a_table_too(odd):
-    assert read(to_parquet(odd)).num_rows == len(odd.measured.trials.arm)
+    assert read(trials_parquet(odd)).num_rows == len(odd.measured.trials.arm)
 
 
 def test_the_command_writes_bytes_to_a_file_and_refuses_a_terminal(tmp_path, monkeypatch, capsys):

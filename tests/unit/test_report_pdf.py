@@ -13,7 +13,7 @@ from envmatrix.report.catalog import FIGURES
 from envmatrix.report.figures import svg
 from envmatrix.report.figures.svg_to_pdf import to_pdf
 from envmatrix.report.formats.exports import figure_pdf, figure_svg
-from envmatrix.report.summary import summarise_measurements
+from envmatrix.report.report_data import summarise_measurements
 from envmatrix.stats.measurements import fold_trials
 from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
 

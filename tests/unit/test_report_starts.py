@@ -17,7 +17,7 @@ from envmatrix.report.formats.json_file import summary_to_json
 from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.formats.terminal import print_summary
 from envmatrix.report.formatting import NONE
-from envmatrix.report.summary import summarise
+from envmatrix.report.report_data import summarise
 from envmatrix.report.tables.starts import step_time_sparkline
 from envmatrix.report.warning import WarningKind
 from envmatrix.results import trial_of

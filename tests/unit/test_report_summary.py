@@ -19,7 +19,7 @@ from envmatrix.report.formats.html_file import to_html
 from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.formats.terminal import print_summary
 from envmatrix.report.formatting import markdown_cell
-from envmatrix.report.summary import summarise, summarise_measurements
+from envmatrix.report.report_data import summarise, summarise_measurements
 from envmatrix.report.warning import WarningKind
 from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder, trial_of

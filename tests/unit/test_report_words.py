@@ -24,10 +24,10 @@ from envmatrix.report.formatting import (
     format_speed_up,
     list_numbers,
 )
-from envmatrix.report.summary import summarise_measurements
+from envmatrix.report.report_data import summarise_measurements
 from envmatrix.report.tables.columns import columns_of
 from envmatrix.report.warning import RunWarning, WarningKind, one_per_cause
-from envmatrix.runner.reproduction import compare_reproduction
+from envmatrix.runner.reproduction.reproduced_effects import compare_reproduction
 from envmatrix.stats.comparisons.within_run import compare_environments
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.metrics import MEMORY, METRICS, THROUGHPUT, VALUE

@@ -9,7 +9,7 @@ from rich.console import Console
 from envmatrix.report.formats.html_file import to_html
 from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.formats.terminal import print_summary
-from envmatrix.report.summary import Summary, summarise
+from envmatrix.report.report_data import Summary, summarise
 from tests.synthetic import Machine, make_plan, write_run
 
 

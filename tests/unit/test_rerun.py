@@ -13,7 +13,7 @@ import pytest
 
 import envmatrix
 from envmatrix.__main__ import main
-from envmatrix.api.places import run_matrix_path
+from envmatrix.api.matrix_and_run_lookup import run_matrix_path
 from envmatrix.api.reruns import begin_rerun
 from envmatrix.api.runs import reopen_run
 from envmatrix.build.paths import BuildPaths
@@ -24,9 +24,9 @@ from envmatrix.results import RunFolder
 from envmatrix.runner import loop
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.inference.maxt import student_quantile
-from envmatrix.stats.inference.slow_phases import LONGER
+from envmatrix.stats.inference.standard_errors import LONGER
 from envmatrix.trials import experiment, images
-from envmatrix.trials.new_run import NewRun
+from envmatrix.trials.new_run_options import NewRun
 from envmatrix.trials.overrides import Overrides
 from envmatrix.trials.retry import rebuild_image
 from tests.synthetic import Machine, make_plan, make_run, make_trials

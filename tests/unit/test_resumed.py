@@ -15,18 +15,18 @@ from rich.console import Console
 from envmatrix.__main__ import main
 from envmatrix.api import runs
 from envmatrix.api.result import Result
-from envmatrix.cli import answer
+from envmatrix.cli import progress_and_result
 from envmatrix.errors import InputError, StoppedRunError, StoreError, Where
 from envmatrix.plan import Plan
 from envmatrix.report.formats.terminal import print_summary
-from envmatrix.report.summary import summarise_measurements
+from envmatrix.report.report_data import summarise_measurements
 from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder
 from envmatrix.runner.loop import RunEnding
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.new_run import NewRun
-from envmatrix.trials.resume import apply_resume_changes
+from envmatrix.trials.new_run_options import NewRun
+from envmatrix.trials.resume_changes import apply_resume_changes
 from envmatrix.version import __version__
 from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
 
@@ -84,7 +84,7 @@ def test_what_is_undecided_at_the_end_is_told_with_the_command_that_gives_it_as_
 
     def told(name, noise=noisy, **more):
         plan = make_plan(names, budget_s=60.0, **more)
-        return answer.undecided_advice(Result(write_run(tmp_path / name, plan, noise, 6).path))
+        return progress_and_result.undecided_advice(Result(write_run(tmp_path / name, plan, noise, 6).path))
 
     assert re.fullmatch(r"undecided: a; to run longer: envmatrix resume noisy --budget 4m[0-5]0s", told("noisy"))
     assert told("full", max_blocks=6).endswith("s --max-blocks 12")
@@ -96,7 +96,9 @@ def test_what_is_undecided_at_the_end_is_told_with_the_command_that_gives_it_as_
 
 def test_for_more_blocks_of_a_run_that_is_read_once_a_new_one_is_told(tmp_path):
     folder = write_run(tmp_path / "once", make_plan(("a",), read_once=True), Machine({"a": 1.02}), 8)
-    assert re.search(r"to run longer: envmatrix bench quick --budget", answer.undecided_advice(Result.of(folder)))
+    assert re.search(
+        r"to run longer: envmatrix bench quick --budget", progress_and_result.undecided_advice(Result.of(folder))
+    )
 
 
 def test_what_does_not_change_is_not_written(begun):

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from envmatrix.durations_and_sizes import as_duration
 from envmatrix.errors import InputError
 from envmatrix.launchers.local import Here
 from envmatrix.matrix.model import Workload
@@ -15,7 +16,6 @@ from envmatrix.results import RunFolder
 from envmatrix.runner import loop as runner
 from envmatrix.runner.budget_check import budget_too_short_text
 from envmatrix.trials import orphans
-from envmatrix.units import as_duration
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, make_run, make_trials
 
 SPEED = {"fast": 1.3, "slow": 0.7, "twin": 1.0}

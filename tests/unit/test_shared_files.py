@@ -23,7 +23,7 @@ from envmatrix.results.anonymize import read_anonymizer
 from envmatrix.system.shared_files import PAUSES_S
 from envmatrix.trials.execution import load_record
 from envmatrix.trials.images import load_supplied_images
-from envmatrix.trials.program.files import changed_file_texts, program_files
+from envmatrix.trials.user_program.file_digests import changed_file_texts, program_files
 from tests.synthetic import make_design, make_plan
 
 GOOD = {"job": "7", "node": "n1", "status": 0, "ooms": 0, "epoch": 5, "uptime": [10.0, 12.5], "limit": 60}

@@ -3,7 +3,7 @@
 import pytest
 
 from bench.evidence import onednn
-from envmatrix.evidence.paths import SHORT_PATHS
+from envmatrix.evidence.dotted_paths import SHORT_PATHS
 from envmatrix.evidence.record import read_evidence
 from envmatrix.evidence.settings_comparison import settled
 from envmatrix.trials.verification import verify_evidence

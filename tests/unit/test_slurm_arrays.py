@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from envmatrix.block.order import BlockOrder, Part, TrialOrder
+from envmatrix.block.block_order import BlockOrder, Part, TrialOrder
 from envmatrix.block.srun import Nodes
 from envmatrix.launchers.block_files import BlockFolder
-from envmatrix.launchers.node_start import copy_package
+from envmatrix.launchers.block_start import copy_package
 from envmatrix.launchers.pending_block import PendingBlock
 from envmatrix.launchers.slurm.client import SlurmClient, queued_job, read_queue
 from envmatrix.launchers.slurm.launcher import SlurmLauncher

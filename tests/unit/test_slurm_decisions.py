@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from envmatrix.api.places import load_matrix
-from envmatrix.block.order import TrialOrder
+from envmatrix.api.matrix_and_run_lookup import load_matrix
+from envmatrix.block.block_order import TrialOrder
 from envmatrix.engines.base import Prepared
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import EngineError, InputError
@@ -239,7 +239,7 @@ def test_a_trial_whose_line_was_set_aside_is_not_passed_over_as_done_by_the_next
     files, slots = block_orders.block_folder(made._experiment, 0), plan.block(0)
     files.start_new_attempt()
     for slot in slots:
-        files.forget(slot.trial)
+        files.mark_done_and_delete(slot.trial)
     pending = made._unfinished_block(
         0, slots, SimpleNamespace(is_done=lambda trial: trial == slots[0].trial, groups_of=groups)
     )

@@ -9,7 +9,7 @@ from envmatrix.engines.base import Job, Limits, Mounts, Prepared
 from envmatrix.engines.catalog import find_engine
 from envmatrix.engines.enroot import container_name, squashfs_partition, start_argv
 from envmatrix.errors import EngineError, InputError
-from envmatrix.launchers.slurm.export import training_script
+from envmatrix.launchers.slurm.training_script import training_script
 from envmatrix.plan.environment import Environment, Image
 
 LISTING = """\
@@ -72,7 +72,7 @@ def test_an_exported_script_sets_exactly_the_environment(tmp_path):
 
 
 def test_an_exported_script_for_apptainer_and_for_pyxis_names_image_and_variables(monkeypatch):
-    monkeypatch.setattr("envmatrix.engines.apptainer.lacks_privilege", lambda: False)
+    monkeypatch.setattr("envmatrix.engines.apptainer.is_unprivileged_root", lambda: False)
     prepared = Prepared("i", "apptainer", "/my images/i.sif", "/opt/venv/bin/python", {})
     plain = training_script(environment(cpus="0-3"), find_engine("apptainer"), prepared, ("/l/x.so",), "slurm")
     assert "image='/my images/i.sif'" in plain

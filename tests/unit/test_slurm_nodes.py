@@ -9,7 +9,7 @@ from envmatrix.plan import Plan, make_arms
 from envmatrix.report.formats.html_file import to_html
 from envmatrix.report.formats.json_file import summary_to_json
 from envmatrix.report.formats.markdown import to_markdown
-from envmatrix.report.summary import summarise_measurements
+from envmatrix.report.report_data import summarise_measurements
 from envmatrix.report.warning import WarningKind
 from envmatrix.results import trial_of
 from envmatrix.stats.measurements import fold_trials

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.block.order import BlockOrder, Part, TrialOrder
+from envmatrix.block.block_order import BlockOrder, Part, TrialOrder
 from envmatrix.block.process import Place
 from envmatrix.block.program_folder import MAX_COPIED_BYTES
 from envmatrix.errors import InputError
 from envmatrix.launchers.block_files import BlockFolder
-from envmatrix.launchers.node_start import copy_package
+from envmatrix.launchers.block_start import copy_package
 from envmatrix.launchers.slurm.script import BlockJob, block_script, script_with_order
 from envmatrix.matrix import Slurm
 
@@ -350,7 +350,7 @@ def test_a_results_folder_that_is_not_there_ends_the_job_with_66(shell, tmp_path
 def test_a_trial_that_was_collected_is_not_repeated_by_a_job_that_starts_again(shell):
     script = shell.write([shell.step("t1", "pass"), shell.step("t2", "pass")])
     assert shell.run(script) == 0
-    shell.files.forget("t1")
+    shell.files.mark_done_and_delete("t1")
     assert shell.files.end("t1") is None
     assert shell.run(script, SLURM_RESTART_COUNT="1") == 0
     assert [start.trial for start in shell.files.starts()] == ["t1", "t2"]

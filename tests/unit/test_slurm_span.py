@@ -6,13 +6,13 @@ import subprocess
 
 import pytest
 
-from envmatrix.block.order import BlockOrder, Part, TrialOrder
+from envmatrix.block.block_order import BlockOrder, Part, TrialOrder
 from envmatrix.block.process import Place
 from envmatrix.errors import InputError
 from envmatrix.launchers.base import check_race
 from envmatrix.launchers.block_files import BlockFolder
+from envmatrix.launchers.block_start import copy_package
 from envmatrix.launchers.catalog import LAUNCHERS, check_span
-from envmatrix.launchers.node_start import copy_package
 from envmatrix.launchers.slurm.client import expand, queued_job, read_queue
 from envmatrix.launchers.slurm.launcher import nodes_of_block
 from envmatrix.launchers.slurm.pending_block import explain_loss

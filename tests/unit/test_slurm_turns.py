@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from envmatrix.block.block_order import Part, TrialOrder, Turns, read_order
 from envmatrix.block.interleave import turn_order
-from envmatrix.block.order import Part, TrialOrder, Turns, read_order
 from envmatrix.block.process import Place
 from envmatrix.launchers.slurm.script import time_limit_s
 from tests.unit.test_slurm_script import HOSTILE, Shell, job, wait_until
@@ -55,7 +55,7 @@ while left:
     if left == 2 and how == "waits":
         open(f"{shared}/waits", "w").close()
         signal.pause()
-gate.wait_for_others()
+gate.wait_until_all_turns_end()
 os.kill(child, signal.SIGKILL)
 print("done", flush=True)
 """

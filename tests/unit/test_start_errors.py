@@ -13,8 +13,8 @@ from envmatrix.build.python.interpreters import find_python, inspect_interpreter
 from envmatrix.engines.local import _find_interpreter
 from envmatrix.errors import EnvmatrixError, InputError, SkipEnvironmentError
 from envmatrix.system.process import run
-from envmatrix.trials.program.failure_hints import start_hint
-from envmatrix.trials.program.trial_run import find_program
+from envmatrix.trials.user_program.failure_hints import start_hint
+from envmatrix.trials.user_program.preliminary_run import find_program
 
 TRUE = Path(shutil.which("true")).read_bytes()
 #: e_machine of another processor, at its place in the header (elf(5)).

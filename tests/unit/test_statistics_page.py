@@ -18,7 +18,7 @@ from envmatrix.stats.effects import (
     ONE_SIDED_SHARE,
     two_sided_level,
 )
-from envmatrix.stats.inference import slow_phases
+from envmatrix.stats.inference import standard_errors
 from envmatrix.stats.inference.change_points import FALSE_ALARM_RATE, MIN_RUNS, MIN_SEGMENT_LENGTH, fewest_runs
 from envmatrix.stats.inference.maxt import DRAWS
 from envmatrix.stats.inference.welch import FEWEST_RUNS
@@ -34,7 +34,7 @@ PAGES = {
     for name in ("statistics", "error-control", "noise", "steady-state", "choosing", "comparing", "interleaving")
 }
 NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five"}
-MINUTES = slow_phases.LEAST_PHASES * slow_phases.PHASE_S / 60
+MINUTES = standard_errors.LEAST_PHASES * standard_errors.PHASE_S / 60
 
 
 @pytest.mark.parametrize(
@@ -64,22 +64,25 @@ MINUTES = slow_phases.LEAST_PHASES * slow_phases.PHASE_S / 60
         ),
         ("noise", f"**Below {slow_trials.LEAST_BLOCKS} blocks** a comparison with an arm that has slow trials"),
         ("noise", f"in all but {100 * slow_trials.ERROR:.1f} % of cases"),
-        ("noise", f"whose period is at least twice {slow_phases.PHASE_S:.0f} s"),
+        ("noise", f"whose period is at least twice {standard_errors.PHASE_S:.0f} s"),
         (
             "noise",
-            f"From {slow_phases.LEAST_PHASES} times {slow_phases.PHASE_S:.0f} s ({MINUTES:.0f} minutes) on",
+            f"From {standard_errors.LEAST_PHASES} times {standard_errors.PHASE_S:.0f} s ({MINUTES:.0f} minutes) on",
         ),
         (
             "noise",
-            f"an F test at {100 * slow_phases.PROMINENCE_ERROR:.0f} % of the slowest B ({slow_phases._FEWEST} "
+            f"an F test at {100 * standard_errors.PROMINENCE_ERROR:.0f} % of the slowest B ({standard_errors._FEWEST} "
             "at least), 2 B",
         ),
         (
             "noise",
-            f"up to {slow_phases._MISS_SHARES[2][1]}, below {slow_phases._MISS_SHARES[1][0]:.0f} minutes "
-            f"up to {slow_phases._MISS_SHARES[1][1]}",
+            f"up to {standard_errors._MISS_SHARES[2][1]}, below {standard_errors._MISS_SHARES[1][0]:.0f} minutes "
+            f"up to {standard_errors._MISS_SHARES[1][1]}",
         ),
-        ("noise", f"and up to {slow_phases._MISS_SHARES[0][1]} below {slow_phases._MISS_SHARES[0][0]:.0f} minutes"),
+        (
+            "noise",
+            f"and up to {standard_errors._MISS_SHARES[0][1]} below {standard_errors._MISS_SHARES[0][0]:.0f} minutes",
+        ),
         (
             "steady-state",
             f"Levels alike to {100 * detection.TOLERANCE:.0f} % are one, and the last one must have lasted a third",

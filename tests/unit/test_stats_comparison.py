@@ -14,10 +14,10 @@ from scipy import stats as scipy_stats
 from envmatrix.errors import ExitCode, InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.results import RunFolder
-from envmatrix.stats.analysis import estimate
 from envmatrix.stats.comparisons.between_runs import comparability_problems, compare_runs, is_same_setup
 from envmatrix.stats.comparisons.result import blocks_needed, status_of
 from envmatrix.stats.comparisons.within_run import compare_environments
+from envmatrix.stats.effect_estimation import estimate
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.inference.welch import mean_of_logs, quotient
 from envmatrix.stats.measurements import fold_trials, read_measurements

@@ -14,7 +14,7 @@ from scipy import stats as scipy_stats
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm
 from envmatrix.results import Trial
-from envmatrix.stats.analysis import estimate
+from envmatrix.stats.effect_estimation import estimate
 from envmatrix.stats.effects import LEVEL, Flag, draw_conclusion, two_sided_level, verdict_of
 from envmatrix.stats.inference.maxt import adjusted_p, critical_value, moderated_errors, null_maxima
 from envmatrix.stats.measurements import fold_trials
@@ -22,7 +22,7 @@ from envmatrix.stats.metrics import MEMORY, THROUGHPUT
 from envmatrix.stats.pairing import log_ratios, summarise_pairs
 from envmatrix.stats.primary_metric import primary_metric
 from envmatrix.stats.stopping.precision import is_precise_enough, narrow_enough
-from envmatrix.trials.program.invocation import metric_arguments
+from envmatrix.trials.user_program.invocation import metric_arguments
 from tests.synthetic import Machine, make_plan, make_trials
 from validation.simulated_limits import NOISE, Runs, resumed, stopped
 

@@ -16,14 +16,14 @@ from envmatrix.report.formats.html_file import to_html
 from envmatrix.report.formats.json_file import summary_to_json
 from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.formats.terminal import print_summary
-from envmatrix.report.summary import summarise_measurements
+from envmatrix.report.report_data import summarise_measurements
 from envmatrix.report.warning import WarningKind
-from envmatrix.stats.analysis import between, estimate, invert_effect
 from envmatrix.stats.comparisons.within_run import compare_environments
+from envmatrix.stats.effect_estimation import between, estimate, invert_effect
 from envmatrix.stats.effects import LEVEL
-from envmatrix.stats.inference import slow_phases
+from envmatrix.stats.inference import standard_errors
 from envmatrix.stats.inference.maxt import critical_value, student_quantile
-from envmatrix.stats.inference.slow_phases import apart, format_span, short_run_note, too_short
+from envmatrix.stats.inference.standard_errors import apart, format_span, short_run_note, too_short
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.pairing import summarise_pairs
 from envmatrix.stats.quality.slow_trials import SlowTrials, find_slow_trials
@@ -280,7 +280,7 @@ def test_a_run_too_short_to_see_slow_phases_says_so_and_a_longer_one_allows_for_
         assert "may lie outside up to one in eight of them" in text
     for text in (printed(long), to_markdown(long), to_html(long)):
         assert "Short run" not in text
-        assert slow_phases.LONGER in " ".join(text.split())
+        assert standard_errors.LONGER in " ".join(text.split())
     assert (short.groups[0].rows[0].effect.units, long.groups[0].rows[0].effect.units) == (10, 9)
 
 
@@ -294,7 +294,7 @@ def test_the_shorter_a_run_the_more_of_its_intervals_may_be_wrong_and_a_gate_say
     assert said.startswith(f"Short run ({span}): ")
     assert f"may lie outside up to {wrong} of them" in said
     longer = fold_trials(PLAN, slowed(PLAN, QUIET, 30, lambda _: False, period=40.0))
-    assert compare_environments(make_run(PLAN), longer, "fast", "other").cautions == (slow_phases.LONGER,)
+    assert compare_environments(make_run(PLAN), longer, "fast", "other").cautions == (standard_errors.LONGER,)
 
 
 @pytest.mark.parametrize(("mean_s", "of_all_time"), [(60.0, True), (300.0, False)])

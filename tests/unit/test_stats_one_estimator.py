@@ -14,13 +14,13 @@ from envmatrix.errors import InputError
 from envmatrix.report.figures.forest import forest
 from envmatrix.report.figures.heat_map import heat_map
 from envmatrix.report.formatting import format_bounds, format_interval, format_ratio
-from envmatrix.report.summary import summarise
+from envmatrix.report.report_data import summarise
 from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder
 from envmatrix.runner.running_estimate import RunningEstimate
-from envmatrix.stats.analysis import between, estimate
 from envmatrix.stats.comparisons.replication import compare_effects
 from envmatrix.stats.comparisons.within_run import compare_environments
+from envmatrix.stats.effect_estimation import between, estimate
 from envmatrix.stats.history import read_history
 from envmatrix.stats.measurements import first_blocks
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, write_mixed, write_run

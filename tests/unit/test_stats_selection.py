@@ -19,11 +19,11 @@ from envmatrix.report.formats.json_file import summary_to_json
 from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.formats.terminal import print_summary
 from envmatrix.report.headline import correction
-from envmatrix.report.summary import summarise, summarise_measurements
+from envmatrix.report.report_data import summarise, summarise_measurements
 from envmatrix.report.tables.columns import columns_of
 from envmatrix.runner.running_estimate import RunningEstimate
 from envmatrix.stats import selection
-from envmatrix.stats.analysis import estimate
+from envmatrix.stats.effect_estimation import estimate
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.pairing import Views
 from envmatrix.stats.selection import Candidates, cross_fitted_gain, recommend_candidate, selection_corrected_gain

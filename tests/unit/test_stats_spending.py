@@ -11,22 +11,22 @@ import pytest
 from rich.console import Console
 
 import envmatrix
-from envmatrix.api.answers import figure, write_report
+from envmatrix.api.run_results import figure, write_report
 from envmatrix.errors import InputError
 from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.formats.terminal import print_summary
-from envmatrix.report.summary import summarise
+from envmatrix.report.report_data import summarise
 from envmatrix.results import RunFolder
 from envmatrix.runner.running_estimate import RunningEstimate
-from envmatrix.stats.analysis import between, estimate
 from envmatrix.stats.comparisons.replication import compare_effects
+from envmatrix.stats.effect_estimation import between, estimate
 from envmatrix.stats.effects import ALL_ANALYSES_LEVEL, FIRST_ANALYSIS_SHARE, LEVEL
 from envmatrix.stats.inference.maxt import critical_value
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.stopping import alpha_spending
 from envmatrix.stats.stopping.alpha_spending import confidence_level, interim_analysis_blocks
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.resume import apply_resume_changes
+from envmatrix.trials.resume_changes import apply_resume_changes
 from tests.synthetic import Machine, make_plan, make_trials, write_run
 from validation.simulated import absolute_t, over_two_copies, trials_of
 from validation.simulated_looks import decided

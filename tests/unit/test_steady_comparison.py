@@ -8,14 +8,14 @@ import pytest
 
 import envmatrix
 from envmatrix.errors import ExitCode
-from envmatrix.plan import continuation
-from envmatrix.plan.continuation import seconds_of_steps
+from envmatrix.plan import continued_blocks
+from envmatrix.plan.continued_blocks import seconds_of_steps
 from envmatrix.results import RunFolder
 from envmatrix.stats.comparisons.between_runs import compare_runs
 from envmatrix.stats.comparisons.within_run import compare_environments
 from envmatrix.stats.measurements import read_measurements
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, make_run, make_trials
-from tests.unit.test_continuations import went_on
+from tests.unit.test_continuations import continued_after_trials
 from validation.measured_continuations import going_on_for, lines_of
 
 PLAN = make_plan(("baseline", "fast", "slow"))
@@ -29,7 +29,7 @@ def stored(tmp_path, name, change, seed=1, seconds=9, blocks=(5, 6, 7), speed=No
     for trial in make_trials(PLAN, Machine(SPEED if speed is None else speed, noise=0.01), 8, seed):
         if trial.block in blocks and trial.environment in change:
             noise = chance.gauss(0, 0.003)
-            trial = replace(went_on(trial, seconds, change[trial.environment], noise), later_s=30.0)
+            trial = replace(continued_after_trials(trial, seconds, change[trial.environment], noise), later_s=30.0)
         folder.append(trial)
     return folder
 
@@ -126,7 +126,7 @@ def test_effects_of_a_minute_are_compared_with_those_of_seconds(tmp_path):
     assert lines["fast"].endswith(" agree")
     assert "[" in lines["fast"]
     assert {line.split(":")[0]: line for line in lines_of(short, differs)}["fast"].endswith(" DISAGREE")
-    usual = continuation.FULL_S
+    usual = continued_blocks.FULL_S
     with going_on_for(60.0):
         assert seconds_of_steps(1e6, 1, 2) == 60.0
     assert seconds_of_steps(1e6, 1, 2) == usual

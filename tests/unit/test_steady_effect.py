@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from bench.early_steps import program_second_half, second_half
+from bench.early_and_late_steps import program_second_half, second_half
 from envmatrix.matrix.model import Workload
 from envmatrix.report.figures.forest import NARROW, forest
 from envmatrix.report.formats.exports import effects_csv
@@ -19,12 +19,12 @@ from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.formats.terminal import print_summary
 from envmatrix.report.formatting import format_bounds
 from envmatrix.report.headline import steady_note
-from envmatrix.report.summary import summarise, summarise_measurements
+from envmatrix.report.report_data import summarise, summarise_measurements
 from envmatrix.results import RunFolder
 from envmatrix.stats.measurements import fold_trials
 from tests.committed import RESULTS
 from tests.synthetic import Machine, make_plan, make_run, make_trials
-from tests.unit.test_continuations import went_on
+from tests.unit.test_continuations import continued_after_trials
 
 NAMES = ("baseline", "fast", "slow", "same")
 SPEED = {"fast": 1.25, "slow": 0.8}
@@ -35,7 +35,12 @@ def summary_of(change, *, speed=None, blocks=(4, 5), noise=0.0, trial_noise=0.01
     """Return the summary of a run in which environments ``change`` in the blocks that went on."""
     plan, chance = make_plan(NAMES), random.Random(4)
     trials = (
-        changed(replace(went_on(trial, 9, change.get(trial.environment, 1.0), chance.gauss(0, noise)), later_s=30.0))
+        changed(
+            replace(
+                continued_after_trials(trial, 9, change.get(trial.environment, 1.0), chance.gauss(0, noise)),
+                later_s=30.0,
+            )
+        )
         if trial.block in blocks
         else trial
         for trial in make_trials(plan, Machine(speed or SPEED, noise=trial_noise), 8)

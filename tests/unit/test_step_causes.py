@@ -9,10 +9,10 @@ import re
 
 import pytest
 
-from bench.early_steps import first_half_extra_s
+from bench.early_and_late_steps import first_half_extra_s
 from envmatrix.api.tuning.search import TuneResult
 from envmatrix.report.explanation import ANSWERS, confirmation_lines, line_of, reasons_of
-from envmatrix.report.summary import summarise
+from envmatrix.report.report_data import summarise
 from envmatrix.results import RunFolder
 from envmatrix.stats.attribution.causes import RULES as RULES_OF_REASONS
 from envmatrix.stats.attribution.explanation import Wanted, confirm

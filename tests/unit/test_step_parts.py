@@ -10,15 +10,15 @@ import re
 import numpy as np
 import pytest
 
-from envmatrix.api import answers
+from envmatrix.api import run_results
 from envmatrix.errors import InputError
 from envmatrix.evidence.record import StepThread, read_record
-from envmatrix.report.explanation import _share_text, are_of_process, line_of, reasons_of, tree_of
+from envmatrix.report.explanation import _share_text, any_of_whole_process, line_of, reasons_of, tree_of
 from envmatrix.report.formats.exports import effects_csv, trials_csv
 from envmatrix.report.formats.html_file import to_html
 from envmatrix.report.formats.json_file import summary_to_json
 from envmatrix.report.formats.markdown import to_markdown
-from envmatrix.report.summary import summarise
+from envmatrix.report.report_data import summarise
 from envmatrix.results import RunFolder
 from envmatrix.stats.attribution import step_parts
 from envmatrix.stats.attribution.explanation import to_json
@@ -80,13 +80,13 @@ def test_faults_are_priced_and_what_they_leave_is_told(tmp_path):
 
 def test_of_two_copies_nothing_is_explained_and_it_is_said_why(tmp_path):
     run_of(tmp_path / "run", {"other": {}}, noise=0.05)
-    found, silent = answers.explain(tmp_path / "run")
+    found, silent = run_results.explain(tmp_path / "run")
     assert found == []
     assert silent == {"other:cnn@local": "undecided: no clear difference, so nothing to explain"}
     with pytest.raises(InputError, match="compares no environment 'othr'"):
-        answers.explain(tmp_path / "run", "othr")
+        run_results.explain(tmp_path / "run", "othr")
     with pytest.raises(InputError) as refused:
-        answers.explain(tmp_path / "run", "control")
+        run_results.explain(tmp_path / "run", "control")
     assert refused.value.remedy == "known: other"
 
 
@@ -99,7 +99,7 @@ def test_of_two_copies_nothing_is_explained_and_it_is_said_why(tmp_path):
 )
 def test_a_difference_without_a_verdict_is_not_called_unclear(tmp_path, blocks, more, reason):
     run_of(tmp_path / "run", {"other": {"kernel": 6.0}}, blocks=blocks, noise=0.004, **more)
-    found, silent = answers.explain(tmp_path / "run")
+    found, silent = run_results.explain(tmp_path / "run")
     assert found == []
     assert silent["other:cnn@local"].startswith(f"undecided: {reason}")
 
@@ -194,7 +194,7 @@ def test_a_record_that_counts_no_thread_is_no_error(tmp_path, thread):
     assert read_record(document).step_thread in (None, StepThread())
     summary = run_of(tmp_path / "run", {"other": {"user": 9.0}}, change=lambda *_: thread)
     assert why(summary, "other") is None
-    assert answers.explain(tmp_path / "run")[1] == {
+    assert run_results.explain(tmp_path / "run")[1] == {
         "other:cnn@local": "its records do not split the time of a step into parts"
     }
 
@@ -208,7 +208,7 @@ def test_an_older_run_gives_the_parts_of_its_process():
     assert [(one.rule.name[:18], one.confirmed) for one in tcmalloc.findings] == [("memory is returned", True)]
     assert [one.rule.name for one in book.findings] == ["threads sleep between parallel regions"]
     assert book.parts.part("user").change.high < 0 < book.parts.part("blocked").change.low
-    assert are_of_process([tcmalloc])
+    assert any_of_whole_process([tcmalloc])
     assert line_of(tcmalloc) in (RESULTS.parent / "docs/why.md").read_text()
 
 
@@ -235,14 +235,14 @@ def test_every_report_has_the_parts(tmp_path):
 
 def test_compare_explains_two_environments_of_one_run(tmp_path):
     summary = run_of(tmp_path / "run", {"fast": {"kernel": -2.0}, "slow": {"user": 5.0}}, noise=0.004)
-    (table,) = answers.compare(tmp_path / "run", environments="baseline,slow").items
+    (table,) = run_results.compare(tmp_path / "run", environments="baseline,slow").items
     assert table.why.parts.whole == why(summary, "slow").parts.whole
-    (pair,) = answers.compare(tmp_path / "run", environments="slow,fast").items
+    (pair,) = run_results.compare(tmp_path / "run", environments="slow,fast").items
     user = pair.why.parts.part("user").change
     assert user.low <= -5.0 / 1e3 <= user.high < 0
-    told = answers.compare(tmp_path / "run", environments="slow,fast").to_json()["comparisons"][0]["why"]
+    told = run_results.compare(tmp_path / "run", environments="slow,fast").to_json()["comparisons"][0]["why"]
     assert told["reference"] == "slow:cnn@local"
-    (same,) = answers.compare(tmp_path / "run", environments="baseline,control").items
+    (same,) = run_results.compare(tmp_path / "run", environments="baseline,control").items
     assert same.why is None
 
 
@@ -255,7 +255,7 @@ def two_versions(folder, change, days=DAYS):
         all_of_them = {**cost, "user": day + cost.get("user", 0.0)}
         changes = dict.fromkeys(("baseline", "control", "other"), all_of_them)
         run_of(folder / f"run-{number}", changes, noise=0.004, seed=number)
-    return answers.compare(folder / "run-0", folder / f"run-{len(days)}")
+    return run_results.compare(folder / "run-0", folder / f"run-{len(days)}")
 
 
 def test_the_difference_between_runs_has_parts_that_add_up_and_intervals_with_the_variation_of_days(tmp_path):

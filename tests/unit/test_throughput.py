@@ -11,12 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.errors import RunError
-from bench.metric import MetricSource as TrialSource
-from bench.metric import Numbers, WantedNumbers
-from envmatrix.api.program.metric import choose_metric
+from bench.program_metrics import MetricSource as TrialSource
+from bench.program_metrics import Numbers, WantedNumbers
+from envmatrix.api.user_program.metric_choice import choose_metric
 from envmatrix.errors import InputError
 from envmatrix.matrix.metrics import MetricSource
-from envmatrix.matrix.output.throughput import has_pytest_benchmark_table, step_line_pattern, throughput_candidates
+from envmatrix.matrix.program_output.throughput import (
+    has_pytest_benchmark_table,
+    step_line_pattern,
+    throughput_candidates,
+)
 
 PRINTED = [
     case
@@ -155,7 +159,7 @@ def test_one_number_that_looks_like_a_throughput_is_found_and_its_pattern_finds_
 )
 def test_a_number_that_is_found_has_the_name_and_the_unit_that_the_program_gives_it(output, called, unit):
     (found,) = throughput_candidates(output)
-    assert (MetricSource(regex=found.regex).own_label, found.unit) == (called, unit)
+    assert (MetricSource(regex=found.regex).label_in_output, found.unit) == (called, unit)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +182,7 @@ def test_a_number_that_is_found_has_the_name_and_the_unit_that_the_program_gives
     ],
 )
 def test_a_pattern_tells_what_the_program_calls_its_number_or_nothing(pattern, called):
-    assert MetricSource(regex=pattern).own_label == called
+    assert MetricSource(regex=pattern).label_in_output == called
 
 
 @pytest.mark.parametrize(
@@ -186,7 +190,7 @@ def test_a_pattern_tells_what_the_program_calls_its_number_or_nothing(pattern, c
     [("out.json:speed", "speed"), ("o.json:benchmarks.0.stats.ops", "ops"), ("o.json:0.1", ""), ("o.json:a<b", "")],
 )
 def test_a_number_in_a_json_file_is_called_as_its_key(key, called):
-    assert MetricSource(json_file=key).own_label == called
+    assert MetricSource(json_file=key).label_in_output == called
 
 
 @pytest.mark.parametrize(

@@ -15,14 +15,14 @@ from envmatrix.matrix.parse import MatrixError
 from envmatrix.report.formats.html_file import link_words, to_html
 from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.formats.terminal import print_summary
-from envmatrix.report.summary import summarise_measurements
+from envmatrix.report.report_data import summarise_measurements
 from envmatrix.report.warning import WarningKind
 from envmatrix.stats.comparisons.replication import Answer
 from envmatrix.stats.comparisons.result import Status
 from envmatrix.stats.effects import Flag, Verdict
 from envmatrix.stats.measurements import fold_trials
-from envmatrix.stats.metrics import Metric, format_with_unit
-from envmatrix.system import project
+from envmatrix.stats.metrics import Metric, format_number
+from envmatrix.system import resource_paths
 from envmatrix.system.plugins import ExtensionError
 from envmatrix.system.topics import (
     ERRORS,
@@ -38,14 +38,12 @@ from envmatrix.system.topics import (
 )
 from tests.synthetic import Machine, make_plan, make_run, make_trials
 
-TEXT = project.documentation_pages()[PAGE].read_text(encoding="utf-8")
+TEXT = resource_paths.documentation_pages()[PAGE].read_text(encoding="utf-8")
 
 
 def test_every_verdict_mark_and_warning_of_the_code_is_a_word_of_the_table():
     said = {word.replace(" ", "-") for kind in (Verdict, Status, Answer) for word in get_args(kind)}
-    others = {
-        Metric("accuracy", "accuracy", "%", "higher", format_with_unit).said(word) for word in ("faster", "slower")
-    }
+    others = {Metric("accuracy", "accuracy", "%", "higher", format_number).said(word) for word in ("faster", "slower")}
     assert said | others == set(VERDICTS)
     assert len(others - said) == 2
     assert [kind.value for kind in WarningKind] == list(WARNINGS)
@@ -60,7 +58,7 @@ def errors(kind: type[EnvmatrixError]) -> set[type[EnvmatrixError]]:
 def test_every_error_names_a_word_or_a_page_or_says_it_all_itself():
     named = {kind.topic for kind in errors(EnvmatrixError)}
     assert {"results-folder", "engine-error", "matrix", ExtensionError.topic} <= named
-    assert named - {"", *project.documentation_pages(), *TOPICS} == set()
+    assert named - {"", *resource_paths.documentation_pages(), *TOPICS} == set()
     assert set(ERRORS) - named == {"bad-input", "system-refused"} - named
 
 
@@ -85,19 +83,19 @@ def test_a_word_that_is_also_a_page_prints_the_page(capsys):
     assert capsys.readouterr().out.startswith("# Undecided")
 
 
-TERMS = terms(project.documentation_pages()[GLOSSARY].read_text(encoding="utf-8"))
+TERMS = terms(resource_paths.documentation_pages()[GLOSSARY].read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("term", sorted(set(TERMS) - set(TOPICS) - set(project.documentation_pages())))
+@pytest.mark.parametrize("term", sorted(set(TERMS) - set(TOPICS) - set(resource_paths.documentation_pages())))
 def test_docs_prints_the_line_of_every_term_and_of_its_other_names(term, capsys):
     assert main(["docs", *term.split()]) == 0
     out = capsys.readouterr().out
-    if term.lower() not in project.documentation_pages() and plain(term) not in map(plain, TOPICS):
+    if term.lower() not in resource_paths.documentation_pages() and plain(term) not in map(plain, TOPICS):
         assert " ".join(out.split()) == " ".join(TERMS[term].split())
 
 
 def test_no_two_terms_have_one_name():
-    text = project.documentation_pages()[GLOSSARY].read_text(encoding="utf-8")
+    text = resource_paths.documentation_pages()[GLOSSARY].read_text(encoding="utf-8")
     headings = re.findall(r"^### (.*)$", text, re.MULTILINE)
     others = [name for line in re.findall(r"\*Also: (.*)\.\*", text) for name in line.split(", ")]
     assert len(headings) > 60

@@ -10,13 +10,13 @@ import pytest
 
 from envmatrix.api.tuning import search
 from envmatrix.cli import parser
+from envmatrix.durations_and_sizes import parse_duration
 from envmatrix.errors import InputError
-from envmatrix.matrix.override import with_design, with_includes
+from envmatrix.matrix.additions import replace_includes, with_only_design
 from envmatrix.matrix.parse import parse
 from envmatrix.search.loop import check_budget
 from envmatrix.search.steps import Step, spent_s
-from envmatrix.search.study import StudyFolder
-from envmatrix.units import parse_duration
+from envmatrix.search.study_folder import StudyFolder
 
 MATRIX = """
 version: 2
@@ -160,7 +160,7 @@ def test_a_budget_that_confirms_nothing_is_refused_with_the_one_that_does(folder
 
 def test_a_step_is_a_matrix_of_its_own_with_texts_as_they_were_written(folder):
     whole = parse(MATRIX, folder / "matrix.yaml")
-    made = with_design(
+    made = with_only_design(
         whole, "screen", {"environments": ["cell"], "workloads": ["own"], "max_blocks": 1}, {"cell": {"size": "1.10"}}
     )
     assert list(made.designs) == ["screen"]
@@ -171,7 +171,9 @@ def test_a_step_is_a_matrix_of_its_own_with_texts_as_they_were_written(folder):
 
 
 def test_further_libraries_are_included_in_the_matrix_of_a_program(folder):
-    made = with_includes("version: 2\nenvironments: {baseline: {}}\n", folder / "matrix.yaml", ["envmatrix:hugepages"])
+    made = replace_includes(
+        "version: 2\nenvironments: {baseline: {}}\n", folder / "matrix.yaml", ["envmatrix:hugepages"]
+    )
     assert "glibc" in made.factors["hugepages"].levels
 
 

@@ -10,7 +10,7 @@ import pytest
 from envmatrix.api.tuning import search
 from envmatrix.errors import StoreError
 from envmatrix.results.folder import RunFolder
-from envmatrix.search.study import StudyFolder
+from envmatrix.search.study_folder import StudyFolder
 from tests.unit.test_tune_loop import Stopped, begun, machine, resumed, watch  # noqa: F401 - a fixture
 
 

@@ -20,7 +20,7 @@ from envmatrix.results.folder import RunFolder
 from envmatrix.results.trial import trial_of
 from envmatrix.runner import loop
 from envmatrix.search.loop import watch_step
-from envmatrix.search.study import StudyFolder
+from envmatrix.search.study_folder import StudyFolder
 
 MATRIX = """
 version: 2
@@ -243,7 +243,7 @@ def test_the_page_of_a_search_is_made_again_from_its_trials_on_any_machine(machi
     written = {name: (result.folder / name).read_text() for name in ("tune.json", "report.html")}
     for name in written:
         (result.folder / name).write_text(written[name].replace("size=large", "old"))
-    monkeypatch.setattr("envmatrix.search.study.this_host", None)
+    monkeypatch.setattr("envmatrix.search.study_folder.this_host", None)
     assert main(["report", "mine"]) == 0
     assert {name: (result.folder / name).read_text() for name in written} == written
     assert result.answer.headline in capsys.readouterr().out

@@ -16,8 +16,8 @@ from envmatrix.launchers.local import Here
 from envmatrix.matrix.parse import parse
 from envmatrix.plan import make_arms, plan_of
 from envmatrix.results.trial import trial_of
-from envmatrix.search.search import REFERENCES, Budget, Search
-from envmatrix.search.study import StudyFolder
+from envmatrix.search.next_trials import REFERENCES, Budget, Search
+from envmatrix.search.study_folder import StudyFolder
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.metrics import THROUGHPUT
 from envmatrix.stats.nodes import gains_by_node

@@ -9,8 +9,8 @@ import pytest
 
 from envmatrix.api.tuning import search
 from envmatrix.errors import InputError
+from envmatrix.search.next_trials import Batch, Budget, Search
 from envmatrix.search.optuna_sampler import SAMPLERS, propose_rows
-from envmatrix.search.search import Batch, Budget, Search
 from tests.unit.test_tune_loop import Machine, begun, machine, watch  # noqa: F401 - a fixture
 from validation import simulated_tuning
 

@@ -10,13 +10,13 @@ import pytest
 from envmatrix.matrix.parse import parse
 from envmatrix.results import RunFolder
 from envmatrix.search.loop import RunningSearch, _step_design
-from envmatrix.search.search import Proposal
+from envmatrix.search.next_trials import Proposal
 from envmatrix.search.space import Space
 from envmatrix.search.steps import Step, read_step, spent_s
-from envmatrix.search.study import Study, StudyFolder, make_search
+from envmatrix.search.study_folder import Study, StudyFolder, make_search
 from envmatrix.system.progress import silent
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, make_run, make_trials, mixed_plan, write_mixed, write_run
-from tests.unit.test_continuations import went_on
+from tests.unit.test_continuations import continued_after_trials
 
 MATRIX = """
 version: 2
@@ -63,7 +63,7 @@ def test_a_configuration_that_did_other_work_is_out_however_fast_it_was(tmp_path
 def test_of_blocks_side_by_side_those_alone_have_the_lone_copy_of_the_baseline_that_compare_with_it():
     dealt = replace(mixed_plan(), parts=3)
     lone, *others = [{arm.environment for arm in dealt.arms_of(block)} for block in range(3)]
-    copy = next(arm.environment for arm in dealt.arms if arm.is_alone)
+    copy = next(arm.environment for arm in dealt.arms if arm.is_uninterrupted_copy)
     assert lone == {"baseline", "control", "a", copy}
     assert others == [{"baseline", "control", "b"}, {"baseline", "control", "c"}]
 
@@ -91,7 +91,7 @@ def test_the_confirmed_recipe_has_its_effect_in_later_steps(tmp_path):
     folder.create(make_run(plan), MATRIX_TEXT)
     for trial in make_trials(plan, Machine({"a": 1.2}, noise=0.01), 8):
         change = 0.7 if trial.environment == "a" else 1.0
-        folder.append(replace(went_on(trial, 9, change), later_s=20.0) if trial.block > 4 else trial)
+        folder.append(replace(continued_after_trials(trial, 9, change), later_s=20.0) if trial.block > 4 else trial)
     found = read_step(folder, Space(("malloc",), (("baseline", "a"),), np.arange(2)[:, None], {})).confirmation
     assert found.steady.ratio == pytest.approx(1.2 * 0.7, rel=0.03)
     assert (found.steady.verdict, found.trial, found.effect.verdict) == ("slower", "first steps", "faster")

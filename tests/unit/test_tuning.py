@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from envmatrix.errors import InputError
+from envmatrix.matrix.additions import with_only_design
 from envmatrix.matrix.model import MAX_NAME_LENGTH
-from envmatrix.matrix.override import with_design
 from envmatrix.matrix.parse import parse
-from envmatrix.search import answer, candidates
-from envmatrix.search.candidates import CellStatus
+from envmatrix.search import answer, candidate_selection
+from envmatrix.search.candidate_selection import CellStatus
 from envmatrix.search.model import Terms, fit
-from envmatrix.search.search import Batch, Budget, Proposal, Search
+from envmatrix.search.next_trials import Batch, Budget, Proposal, Search
 from envmatrix.search.space import Space, build_space
-from envmatrix.system.project import default_matrix
+from envmatrix.system.resource_paths import default_matrix
 from validation import simulated_tuning
 from validation.selfbench import long_search
 
@@ -92,7 +92,7 @@ class TestTheSpace:
         assert len(names) == len(found.codes) - 1 > 3000
         longest = {name: chosen for name, chosen in names.items() if len(name) >= MAX_NAME_LENGTH}
         assert len(longest) > 100
-        made = with_design(matrix, "screen", {"environments": list(longest), "workloads": "own"}, longest)
+        made = with_only_design(matrix, "screen", {"environments": list(longest), "workloads": "own"}, longest)
         assert made.designs["screen"].environments == tuple(longest)
 
     def test_cells_whose_levels_set_one_variable_to_two_things_are_impossible(self):
@@ -193,14 +193,14 @@ class TestTheChoice:
         codes = there.codes
         gains = 0.2 * codes[:, 0] + 0.004 * codes[:, 1] + 0.004 * codes[:, 2]
         best = int(np.flatnonzero((codes == 1).all(axis=1))[0])
-        assert codes[candidates.simplify_row(best, there, gains)].tolist() == [1, 0, 0]
+        assert codes[candidate_selection.simplify_row(best, there, gains)].tolist() == [1, 0, 0]
 
     def test_what_is_pruned_is_never_a_cell_that_fails(self):
         there = made_up((2, 2))
         codes = there.codes
         gains = np.where(codes[:, 1] == 0, -np.inf, 0.2 * codes[:, 0])
         both = int(np.flatnonzero((codes == 1).all(axis=1))[0])
-        assert candidates.simplify_row(both, there, gains) == both
+        assert candidate_selection.simplify_row(both, there, gains) == both
 
     def test_a_cell_without_one_setting_is_found_where_it_can_be(self):
         there = made_up((3, 2, 2), impossible=[(0, 2, 1, 0)])
@@ -213,12 +213,14 @@ class TestTheChoice:
     def test_of_equal_cells_the_one_with_the_fewest_settings_wins(self):
         codes = made_up((2, 2)).codes
         one, both = codes.tolist().index([1, 0]), codes.tolist().index([1, 1])
-        assert candidates.simplest_best_row([both, one], np.array([0.300, 0.298]), codes) == one
-        assert candidates.simplest_best_row([both, one], np.array([0.300, 0.200]), codes) == both
+        assert candidate_selection.simplest_best_row([both, one], np.array([0.300, 0.298]), codes) == one
+        assert candidate_selection.simplest_best_row([both, one], np.array([0.300, 0.200]), codes) == both
 
     def test_the_hopeless_leave_the_race(self):
         chance = np.random.default_rng(1)
-        assert candidates.surviving_rows([5, 6, 7], np.array([0.1, 0.11, -0.5]), 0.01**2 * np.eye(3), chance) == (5, 6)
+        assert candidate_selection.surviving_rows(
+            [5, 6, 7], np.array([0.1, 0.11, -0.5]), 0.01**2 * np.eye(3), chance
+        ) == (5, 6)
 
 
 SMALL = (3, 3, 2, 2, 2)
@@ -361,7 +363,7 @@ def test_configurations_that_failed_for_one_reason_are_told_in_one_line(monkeypa
     rows = [row for row in range(1, len(found.codes)) if found.settings(row).get("runtime") == "intel"]
     others = [row for row in range(1, len(found.codes)) if row not in rows]
     steps = [SimpleNamespace(batch=None, reasons={**dict.fromkeys(rows, "it crashed"), others[0]: "too slow"})]
-    monkeypatch.setattr(answer, "dropped_levels", lambda *_: {})
+    monkeypatch.setattr(answer, "no_op_levels", lambda *_: {})
     search = SimpleNamespace(space=found, known=lambda _: SimpleNamespace(failing=()))
     assert answer._drop_reasons(search, steps) == {
         f"{len(rows)} configurations with runtime=intel": "it crashed",

@@ -120,7 +120,7 @@ def test_what_takes_no_turns_says_why(workload, said):
 def test_of_a_run_that_has_no_copy_for_it_an_arm_without_turns_takes_all_with_it_that_are_compared():
     lone = {"a": make_environment("a", turns=False)}
     made = experiment(environments=lone)
-    assert list(interleaving_eligibility.sequential_roots(made.run, made.engines)[0]) == [PLAN.arms[0].name]
+    assert list(interleaving_eligibility.non_interleaved_comparisons(made.run, made.engines)[0]) == [PLAN.arms[0].name]
     said = []
     groups = TrialGrouper(experiment(environments=lone), said.append)
     [part] = groups.of(PLAN.block(0))
@@ -230,11 +230,11 @@ def test_of_a_group_that_took_turns_all_trials_are_there_or_none():
     groups = TrialGrouper(experiment(), pytest.fail)
     block = PLAN.block(0)
     names = [slot.trial for slot in block]
-    assert list(groups.cut_short(block, set(names))) == []
-    assert list(groups.cut_short(block, set())) == []
-    assert list(groups.cut_short(block, set(names[1:3]))) == names[1:3]
+    assert list(groups.partial_group_trials(block, set(names))) == []
+    assert list(groups.partial_group_trials(block, set())) == []
+    assert list(groups.partial_group_trials(block, set(names[1:3]))) == names[1:3]
     alone = TrialGrouper(experiment(workload=Workload(name="w", command=("x",), prepare=("y",))), pytest.fail)
-    assert list(alone.cut_short(block, set(names[1:3]))) == []
+    assert list(alone.partial_group_trials(block, set(names[1:3]))) == []
 
 
 class PlainKind(LauncherKind):

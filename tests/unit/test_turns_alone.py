@@ -11,14 +11,14 @@ from envmatrix.matrix.model import Workload
 from envmatrix.plan.interleaving import comparison_roots, unused_reference_copies, with_separate_references
 from envmatrix.plan.schedule import make_arms
 from envmatrix.report.figures.forest import forest
-from envmatrix.report.summary import summarise, summarise_measurements
+from envmatrix.report.report_data import summarise, summarise_measurements
 from envmatrix.report.write import write_reports
 from envmatrix.runner.steady_state_runs import SteadyStateRuns
-from envmatrix.stats.analysis import between
+from envmatrix.stats.effect_estimation import between
 from envmatrix.stats.effects import LEVEL, Flag
 from envmatrix.stats.inference.maxt import critical_value, null_maxima
 from envmatrix.stats.measurements import fold_trials
-from envmatrix.stats.pairing import families, rescale_to_interleaved
+from envmatrix.stats.pairing import families, rescale_uninterrupted_arms
 from envmatrix.stats.stopping.racing import next_arms
 from envmatrix.trials import interleaving_eligibility
 from envmatrix.trials.batches import TrialGrouper
@@ -50,7 +50,7 @@ def test_what_takes_no_turns_is_compared_with_a_copy_of_its_reference_that_takes
         "baseline:cnn@local": None, "control:cnn@local": "baseline:cnn@local", OWN: None,
         "a:cnn@local": OWN, "b:cnn@local": "baseline:cnn@local", "c:cnn@local": "baseline:cnn@local",
     }  # fmt: skip
-    own = next(arm for arm in PLAN.arms if arm.is_alone)
+    own = next(arm for arm in PLAN.arms if arm.is_uninterrupted_copy)
     assert (own.runs, own.is_control) == ("baseline", False)
     assert set(comparison_roots(PLAN.arms).values()) == {"baseline:cnn@local", OWN}
 
@@ -182,7 +182,7 @@ def test_what_takes_no_turns_starts_side_by_side_where_memory_holds_all_and_take
     groups = TrialGrouper(lone_experiment(), lambda _: None)
     monkeypatch.setattr("envmatrix.trials.batches.free_memory", lambda: 64 * 2**30)
     [alone] = [part for part in groups.of(PLAN.block(0)) if not groups.in_turns(part[0])]
-    assert all(map(groups.runs_side_by_side, PLAN.block(0)))
+    assert all(map(groups.starts_together, PLAN.block(0)))
     assert [(company.one_turn, len(company.slots)) for company in groups.split_by_memory(alone)] == [(True, 2)]
     monkeypatch.setattr("envmatrix.trials.batches.free_memory", lambda: 2**30)
     assert [(company.one_turn, len(company.slots)) for company in groups.split_by_memory(alone)] == [(True, 1)] * 2
@@ -200,7 +200,7 @@ def test_what_has_no_gate_before_its_warm_up_runs_one_after_the_other(way):
     groups = TrialGrouper(lone_experiment(**way), lambda _: None)
     alone = [part for part in groups.of(PLAN.block(0)) if not groups.in_turns(part[0])]
     assert {slot.arm.environment for part in alone for slot in part} >= {"a", "baseline alone"}
-    assert all(len(part) == 1 and not groups.runs_side_by_side(part[0]) for part in alone)
+    assert all(len(part) == 1 and not groups.starts_together(part[0]) for part in alone)
 
 
 def test_what_took_no_turns_is_no_part_of_a_group_that_is_there_as_a_whole_or_not_at_all():
@@ -208,9 +208,9 @@ def test_what_took_no_turns_is_no_part_of_a_group_that_is_there_as_a_whole_or_no
     names = {slot.arm.environment: slot.trial for slot in block}
     turning = {names[name] for name in ("baseline", "control", "b", "c")}
     alone = {names["a"], names["baseline alone"]}
-    assert set(groups.cut_short(block, {*turning, *alone})) == set()
-    assert set(groups.cut_short(block, {names["b"], *alone})) == {names["b"]}
-    assert set(groups.cut_short(block, {*turning, names["a"]})) == {names["a"]}
+    assert set(groups.partial_group_trials(block, {*turning, *alone})) == set()
+    assert set(groups.partial_group_trials(block, {names["b"], *alone})) == {names["b"]}
+    assert set(groups.partial_group_trials(block, {*turning, names["a"]})) == {names["a"]}
 
 
 def test_memory_parts_those_that_take_turns_and_leaves_the_others_alone(monkeypatch):
@@ -368,7 +368,7 @@ def test_slow_trials_of_the_copy_are_slow_in_what_is_held_against_arms_in_turns(
     slow = np.zeros_like(whole.analysis.slow)
     names = [arm.environment for arm in PLAN.arms]
     slow[names.index("baseline alone"), 3] = True
-    measured, marked = rescale_to_interleaved(PLAN, whole.measured, whole.analysis.primary, slow)
+    measured, marked = rescale_uninterrupted_arms(PLAN, whole.measured, whole.analysis.primary, slow)
     assert {names[row] for row in np.flatnonzero(marked[:, 3])} == {"baseline alone", "a"}
     kept = replace(whole.measured, table=measured.table)
     assert kept.mean("b:cnn@local", "samples_per_s") == whole.measured.mean("b:cnn@local", "samples_per_s")

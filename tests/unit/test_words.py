@@ -13,7 +13,7 @@ import pytest
 
 from envmatrix.__main__ import main
 from envmatrix.build.debian import suites
-from envmatrix.engines import sif
+from envmatrix.engines import sif_build
 from envmatrix.engines.docker_client import APIError, docker_errors
 from envmatrix.errors import EngineError
 from envmatrix.system.host import has_any_gpu, has_gpu
@@ -105,7 +105,7 @@ def test_where_no_user_namespace_may_be_made_a_build_says_so_and_not_that_a_disk
     done = subprocess.run(argv, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}, check=False)
     if done.returncode == 0:
         pytest.skip("here nobody can be kept from making a user namespace")
-    wrong = sif._build_error(Finished(tuple(argv), Exit(1, 1.0), "", done.stderr), Path("a.sif"))
+    wrong = sif_build._build_error(Finished(tuple(argv), Exit(1, 1.0), "", done.stderr), Path("a.sif"))
     assert "cannot create user namespaces\n  -> start the container with --cap-add SYS_RESOURCE" in str(wrong)
 
 

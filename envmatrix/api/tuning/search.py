@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
-from envmatrix.api.atlas import order_search, read_order_atlas
-from envmatrix.api.places import Names, PathLike, load_matrix, matrix_of_run, parse_argument, split_names
-from envmatrix.api.program.bench import cleanup_on_failure, make_matrix
-from envmatrix.api.program.request import ProgramRequest, make_place
+from envmatrix.api.atlas import known_search_effects, read_order_atlas
+from envmatrix.api.matrix_and_run_lookup import Names, PathLike, load_matrix, matrix_of_run, parse_argument, split_names
 from envmatrix.api.runs import place_run
 from envmatrix.api.tuning.space import SearchRequest, make_default_space
+from envmatrix.api.user_program.program_benchmark import make_matrix, run_cleanup_on_failure
+from envmatrix.api.user_program.program_options import ProgramRequest, make_place
 from envmatrix.block import interrupts
+from envmatrix.durations_and_sizes import parse_duration
 from envmatrix.errors import ExitCode, InputError, StoppedRunError, StoreError, Where
 from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS
 from envmatrix.matrix import Design, Matrix
@@ -24,12 +25,12 @@ from envmatrix.results.run import LauncherOptions
 from envmatrix.runner.loop import RunEnding
 from envmatrix.search.answer import TuneAnswer, make_answer
 from envmatrix.search.loop import RunningSearch, Watch, announce, check_budget, minimum_time_s, run_search, watch_step
+from envmatrix.search.next_trials import Search
 from envmatrix.search.optuna_sampler import check_sampler
 from envmatrix.search.report import answer_lines, subject_text, to_html, to_json
-from envmatrix.search.search import Search
 from envmatrix.search.space import design_levels, select_factors
 from envmatrix.search.steps import Step, read_step
-from envmatrix.search.study import Place, Study, StudyFolder, make_search
+from envmatrix.search.study_folder import Place, Study, StudyFolder, make_search
 from envmatrix.stats.steady_state.effect import SteadyEffect
 from envmatrix.system.atomic_files import read_text, retry_writes, write_whole
 from envmatrix.system.bench_options import node_count
@@ -39,8 +40,7 @@ from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.trials.execution import measured_export_lines
 from envmatrix.trials.experiment import find_design, reopen_experiment
 from envmatrix.trials.overrides import Overrides, select_engines
-from envmatrix.trials.program.hooks import setup_and_cleanup
-from envmatrix.units import parse_duration
+from envmatrix.trials.user_program.hooks import setup_and_cleanup
 from envmatrix.version import __version__
 
 #: Default budget (seconds), if that is enough to confirm anything.
@@ -199,11 +199,11 @@ def begin_program_search(program: ProgramRequest, request: SearchRequest, show: 
     """Run a program once, and create the study of its default space. Raises the errors of ``tune``."""
     file = Path("matrix.yaml")
     generated = make_matrix(program, Overrides(), file, _without_plan_lines(request.progress), show)
-    with cleanup_on_failure(generated.matrix.workloads.values(), request.progress):
+    with run_cleanup_on_failure(generated.matrix.workloads.values(), request.progress):
         matrix, levels = make_default_space(generated, file)
         design = matrix.designs["default"].model_copy(update={"target": _TARGET_WIDTH})
         place = None
-        if program.place.is_elsewhere:
+        if program.place.is_on_other_machines:
             design, place = _place_search(matrix, design, request)
         recipes = tuple(name for name in matrix.environments if name != design.baseline)
         study = _study(f"tune-{generated.name}", request, design, levels, recipes, place, generated.took_s)
@@ -327,10 +327,10 @@ def _begin_search(study: Study, matrix: Matrix, request: SearchRequest) -> Runni
     if study.sampler:
         check_sampler(study.sampler)
     folder = StudyFolder(Path(request.results) / study.name)
-    if folder.path.exists() and not folder.is_unused:
+    if folder.path.exists() and not folder.has_no_steps:
         remedy = "pass another --name, or continue it: `envmatrix resume`"
         raise InputError("it already exists", where=Where(folder.path), remedy=remedy)
-    known = order_search(
+    known = known_search_effects(
         request.atlas, matrix, study.design, study.factors, request.progress, is_elsewhere=request.launcher != DEFAULT
     )
     study = study.model_copy(update={"known": known})

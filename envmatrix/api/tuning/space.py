@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envmatrix.api.atlas import OrderAtlas
-from envmatrix.api.program.bench import GeneratedMatrix
+from envmatrix.api.user_program.program_benchmark import GeneratedMatrix
 from envmatrix.evidence.checks import parse_claims
 from envmatrix.matrix import Matrix
-from envmatrix.matrix.override import with_includes
-from envmatrix.trials.new_run import NewRun
-from envmatrix.trials.program.settings import find_conflict
+from envmatrix.matrix.additions import replace_includes
+from envmatrix.trials.new_run_options import NewRun
+from envmatrix.trials.user_program.settings_in_code import find_conflict
 
 #: Factors for a program on a GPU: GPU memory, loading of modules, communication, and the host's memory and threads.
 #: With OpenMP runtimes, affinities and wait policies there would be too many combinations to search.
@@ -38,7 +38,7 @@ def make_default_space(generated: GeneratedMatrix, file: Path) -> tuple[Matrix, 
     libraries = ["recipes" if generated.torch else "malloc", "hugepages"]
     libraries += ["cuda"] if generated.on_gpu else []
     libraries += ["collectives"] if generated.on_gpu > 1 else []
-    matrix = with_includes(generated.text, file, [f"envmatrix:{library}" for library in libraries])
+    matrix = replace_includes(generated.text, file, [f"envmatrix:{library}" for library in libraries])
     levels = {
         factor.name: tuple(
             level

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from envmatrix.build.debian.suites import SOURCE_DATE_EPOCH
 from envmatrix.build.images.labels import OF_BUILD, OF_PUBLISHER, derived_image_labels, image_labels
 from envmatrix.errors import InputError
-from envmatrix.matrix.templates import is_open
+from envmatrix.matrix.placeholders import is_open
 from envmatrix.plan.environment import Environment, Image
 from envmatrix.plan.export_lines import dockerfile_quote
 from envmatrix.system import bench_options
@@ -63,7 +63,7 @@ def docker_quote(value: str) -> str:
     return dockerfile_quote(value)
 
 
-def shell_quote(value: str) -> str:
+def apptainer_quote(value: str) -> str:
     """Quote a value for %environment with single quotes; ``{{`` is split, because it starts a build argument.
 
     Raises InputError for a single quote: Apptainer 1.4 rewrites these values and would add a backslash.
@@ -98,7 +98,7 @@ def environment_variables(environment: Environment) -> dict[str, str]:
     fixed = {name: value for name, value in set_variables.items() if not is_open(value)}
     paths = [f"{LIBRARIES}/{key}/{file}" if key else file for key, file in environment.preload]
     preload = {"LD_PRELOAD": ":".join(paths)} if paths else {}
-    return {**fixed, **preload, **bench_options.variables_to_show(set_variables)}
+    return {**fixed, **preload, **bench_options.recorded_names_variable(set_variables)}
 
 
 def unfilled_variables(environment: Environment) -> dict[str, str]:
@@ -126,7 +126,7 @@ def _apptainer_label(name: str, value: str) -> str:
 DOCKER = DefinitionFormat(
     "Dockerfile.j2", docker_quote, lambda name, value: f"{name}={docker_quote(value)}", '{}="${{{}}}"'
 )
-APPTAINER = DefinitionFormat("apptainer.def.j2", shell_quote, _apptainer_label, "{} {{{{ {} }}}}")
+APPTAINER = DefinitionFormat("apptainer.def.j2", apptainer_quote, _apptainer_label, "{} {{{{ {} }}}}")
 
 
 def image_definition(

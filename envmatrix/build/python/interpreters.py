@@ -145,14 +145,14 @@ def find_python(version: str | None) -> Python:
 def python_for_wheels(cache: Cache, version: str) -> Python:
     """Return a Python that can choose wheels for ``version``: of that version, or this one with a ``target``."""
     try:
-        return cached_python(cache, version)
+        return find_python_cached(cache, version)
     except SkipEnvironmentError:
-        own_python = cached_python(cache, None)
+        own_python = find_python_cached(cache, None)
         tag = f"cp{version.replace('.', '')}-{own_python.tag.split('-', 1)[1]}"
         return Python(own_python.path, own_python.version, tag, version)
 
 
-def cached_python(cache: Cache, version: str | None) -> Python:
+def find_python_cached(cache: Cache, version: str | None) -> Python:
     """Return the result of ``find_python``, cached as long as the interpreter does not change."""
     key = json_digest(version or sys.executable, os.environ.get("PATH", ""), this_architecture())[:16]
     build_record = cache.root / "pythons" / f"{key}.json"

@@ -50,7 +50,7 @@ def fetch_wheels(
     sources = [pin for pin in section.packages if pin.name in builds]
     if not sources:
         return wheels
-    check_python(image, python)
+    check_python_for_builds(image, python)
     source_files = house.fill(sources, python, image.index, progress, tuple(builds))
     pins, files, facts = wheels.pins, wheels.files, dict(wheels.facts)
     for source, archive in zip(sources, source_files, strict=True):
@@ -60,7 +60,7 @@ def fetch_wheels(
     return EnvironmentWheels(pins, files, facts)
 
 
-def check_python(image: Image, python: Python) -> None:
+def check_python_for_builds(image: Image, python: Python) -> None:
     """Raise SkipEnvironmentError if an image builds from source for a Python that is missing here."""
     if image.builds and python.target:
         raise SkipEnvironmentError(

@@ -16,10 +16,10 @@ from envmatrix.build.cache import Cache, file_digest, json_digest, tool_error
 from envmatrix.build.python.interpreters import Python, uv_program
 from envmatrix.build.python.pip import Pip, make_pip
 from envmatrix.build.python.wheelhouse import EnvironmentWheels, find_links_folders
+from envmatrix.durations_and_sizes import as_packages
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.system.process import parse_last_json, run
 from envmatrix.system.progress import ProgressCallback
-from envmatrix.units import as_packages
 
 _BUILD_S = 1800.0
 

@@ -12,9 +12,9 @@ from envmatrix.build.cache import Cache, disk_errors, file_digest
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.python.interpreters import Python
 from envmatrix.build.python.pip import ResolveRequest, cached_pip, wrong_hash_error
+from envmatrix.durations_and_sizes import as_packages
 from envmatrix.errors import EngineError
 from envmatrix.system.progress import ProgressCallback
-from envmatrix.units import as_packages
 
 #: Folder of wheels built on this machine, each in a folder of its own.
 BUILT_FOLDER = "built"
@@ -65,7 +65,7 @@ class Wheelhouse:
             if missing:
                 names = tuple(map(str, missing))
                 listed = ", ".join(names[:4]) + (" ..." if len(names) > 4 else "")
-                size = size_note(missing, self.cache.root)
+                size = cuda_size_note(missing, self.cache.root)
                 progress(f"downloading {as_packages(len(names))} of {missing[0].lock.name}: {listed}{size}")
                 self._download(ResolveRequest(names, tuple(index), sources=tuple(sources)), missing, python)
         return list(map(self._require_file, pins))
@@ -89,7 +89,7 @@ class Wheelhouse:
         return file
 
 
-def size_note(pins: Sequence[PinnedPackage], folder: Path) -> str:
+def cuda_size_note(pins: Sequence[PinnedPackage], folder: Path) -> str:
     """Return what a CUDA build of PyTorch takes and the free disk space of ``folder``; '' for other packages."""
     names = {pin.name for pin in pins}
     if "torch" not in names or not any(name.startswith("nvidia-") for name in names):

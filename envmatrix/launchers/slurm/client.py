@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envmatrix.block.order import CANNOT_WRITE
+from envmatrix.block.block_order import CANNOT_WRITE
 from envmatrix.errors import EngineError, InputError, suggestion
 from envmatrix.launchers.batch_system import BatchSystem, QueuedJob, SilentError, host_of_cpus
 from envmatrix.launchers.block_launcher import common_host
@@ -208,7 +208,7 @@ class SlurmClient(BatchSystem):
         ]
         return self._run(*argv, "sh", "-c", script).stdout
 
-    def runs_nothing(self) -> bool:
+    def has_no_running_job(self) -> bool:
         """Return whether no job of this user has any resources now."""
         answer = self._run("squeue", "--me", "--noheader", "--states=R,CF,CG,S,ST,SI,SO,RS", "--format=%i")
         return answer.exit.ok and not answer.stdout.strip()

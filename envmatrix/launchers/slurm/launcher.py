@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 
-from envmatrix.block.order import CANNOT_WRITE
+from envmatrix.block.block_order import CANNOT_WRITE
 from envmatrix.errors import EngineError
 from envmatrix.launchers.base import Ask, Work
 from envmatrix.launchers.batch_queue import SETTLE, BatchLauncher
@@ -219,7 +219,7 @@ class SlurmLauncher(BatchLauncher):
 
     def _cure(self, pending: PendingBlock, reason: str) -> str | None:
         """Return what to change if a job that waits for this reason can never start, otherwise None."""
-        if reasons.waits_for_own(reason) and self._client.runs_nothing():
+        if reasons.waits_for_own(reason) and self._client.has_no_running_job():
             return f"no job of yours runs, so it asks for more than a user may have: {reasons.SIZE}"
         if reasons.needs_unavailable_nodes(reason):
             try:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from envmatrix.durations_and_sizes import as_duration
 from envmatrix.errors import InputError
 from envmatrix.matrix import Slurm
-from envmatrix.units import as_duration
 
 
 @dataclass(frozen=True)

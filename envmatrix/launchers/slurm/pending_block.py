@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from envmatrix.launchers.batch_system import QueuedJob
-from envmatrix.launchers.node_start import stopped_loss
+from envmatrix.launchers.block_start import stopped_loss
 from envmatrix.launchers.pending_block import Loss, PendingBlock
 from envmatrix.launchers.slurm.client import REQUEUED_BY_SOMEBODY, queued_job
 

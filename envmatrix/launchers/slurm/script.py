@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envmatrix.block.order import CANNOT_WRITE, BlockOrder, Part
+from envmatrix.block.block_order import CANNOT_WRITE, BlockOrder, Part
 from envmatrix.launchers.block_orders import block_order, block_seconds, job_prefix
-from envmatrix.launchers.node_start import copy_package, start_lines
+from envmatrix.launchers.block_start import copy_package, start_lines
 from envmatrix.launchers.slurm.client import SlurmClient
 from envmatrix.matrix import Slurm
 from envmatrix.plan.export_lines import posix_quote

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from envmatrix.report.figures import svg
 from envmatrix.report.formatting import format_bounds, format_interval, format_ratio, format_speed_up, svg_text
 from envmatrix.report.group import Group, Row
-from envmatrix.report.summary import Summary
+from envmatrix.report.report_data import Summary
 from envmatrix.results.atlas import StoredEffect
 from envmatrix.stats.effects import Effect, Flag
 from envmatrix.stats.steady_state.effect import SteadyEffect
@@ -174,7 +174,7 @@ def _forest_row(row: Row) -> ForestRow:
 
 def forest(group: Group, name: str = "forest", layout: ForestLayout = WIDE) -> str:
     """Return the forest plot of a group as an svg element."""
-    rows = [row for row in group.all_rows if not (row is group.baseline or row.arm.is_alone)]
+    rows = [row for row in group.all_rows if not (row is group.baseline or row.arm.is_uninterrupted_copy)]
     word = group.metric.said
     label = "speed-up over" if group.metric.is_speed else f"{group.metric.label}: ratio over"
     drawn, descriptions, later = [], [], ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from envmatrix.report.summary import Summary
+from envmatrix.report.report_data import Summary
 from envmatrix.stats.effects import DISQUALIFYING_FLAGS, Effect
 
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from envmatrix.report.figures import svg
 from envmatrix.report.group import Group
-from envmatrix.report.summary import Summary
-from envmatrix.stats.arrays import Floats
+from envmatrix.report.report_data import Summary
+from envmatrix.stats.array_types import Floats
 from envmatrix.stats.measurements import OUTCOMES
 from envmatrix.stats.metrics import TICK_DIGITS, Metric, show_seconds
 from envmatrix.stats.steady_state.startup import Start

@@ -26,9 +26,9 @@ from envmatrix.report.formats.json_file import to_summary_json
 from envmatrix.report.formats.junit import to_junit
 from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.formats.openmetrics import to_openmetrics
-from envmatrix.report.summary import Summary
+from envmatrix.report.report_data import Summary
 from envmatrix.report.tables.columns import effect_values, value_names
-from envmatrix.stats.arrays import Bools, Floats, Integers
+from envmatrix.stats.array_types import Bools, Floats, Integers
 from envmatrix.stats.measurements import OUTCOMES, WORK_COLUMNS
 from envmatrix.stats.metrics import METRICS, OWN_COLUMN_PREFIXES, THROUGHPUT, Metric
 from envmatrix.stats.primary_metric import further_metrics
@@ -37,7 +37,7 @@ from envmatrix.system.bench_options import options
 from envmatrix.system.printable import printable_text
 
 
-def to_parquet(summary: Summary) -> bytes:
+def trials_parquet(summary: Summary) -> bytes:
     """Return the file: every trial in the order they ran, failed ones too, with null for missing values.
 
     ``started`` is in seconds since 1970 (UTC). Metrics are in their own units; each column's metadata has the unit and
@@ -230,6 +230,6 @@ html_report = partial(BuiltIn, lambda summary, _: to_html(summary), "html", "rep
 csv_report = partial(BuiltIn, lambda summary, _: effects_csv(summary), "csv")
 trials_csv_report = partial(BuiltIn, lambda summary, _: trials_csv(summary), "trials-csv")
 pyperf_report = partial(BuiltIn, pyperf_json, "pyperf")
-parquet_report = partial(BuiltIn, lambda summary, _: to_parquet(summary), "parquet")
+parquet_report = partial(BuiltIn, lambda summary, _: trials_parquet(summary), "parquet")
 openmetrics_report = partial(BuiltIn, lambda summary, _: to_openmetrics(summary), "openmetrics")
 junit_report = partial(BuiltIn, lambda summary, _: to_junit(summary), "junit")

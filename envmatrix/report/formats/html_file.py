@@ -21,10 +21,10 @@ from envmatrix.report.figures.part_bars import part_bars
 from envmatrix.report.figures.timeline import environment_colours, step_time_curve, timeline
 from envmatrix.report.formatting import format_bounds, format_count, format_decided_ratio, format_p_value, format_ratio
 from envmatrix.report.group import Group, Row, scaling_sentence, use_command
-from envmatrix.report.summary import Summary, glossary_words
+from envmatrix.report.report_data import Summary, glossary_words
 from envmatrix.report.tables.columns import Column, Medium, columns_of
 from envmatrix.report.tables.evidence import evidence_table
-from envmatrix.report.tables.plain import node_table
+from envmatrix.report.tables.table_model import node_table
 from envmatrix.stats.effects import DISQUALIFYING_FLAGS
 from envmatrix.stats.inference.maxt import LEAST_UNITS
 from envmatrix.stats.measurements import OUTCOMES

@@ -8,13 +8,13 @@ from dataclasses import asdict
 
 from envmatrix.matrix.model import Workload
 from envmatrix.report.group import Group, Row
-from envmatrix.report.summary import Summary
+from envmatrix.report.report_data import Summary
 from envmatrix.report.tables.columns import effect_values
 from envmatrix.report.warning import RunWarning
-from envmatrix.stats.arm_facts import ArmFacts
 from envmatrix.stats.attribution.explanation import to_json
 from envmatrix.stats.nodes import NodeReport
 from envmatrix.stats.steady_state.startup import Start
+from envmatrix.stats.text_facts import ArmFacts
 from envmatrix.system.printable import printable_text
 
 SCHEMA = 1

@@ -5,9 +5,9 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 
-from envmatrix.report.formatting import effect_note, format_interval, format_ratio
+from envmatrix.report.formatting import flags_text, format_interval, format_ratio
 from envmatrix.report.group import Group, Row
-from envmatrix.report.summary import Summary
+from envmatrix.report.report_data import Summary
 from envmatrix.stats.comparisons.result import Comparison
 from envmatrix.stats.effects import DISQUALIFYING_FLAGS
 from envmatrix.stats.quality.failures import BROKEN_OUTCOMES
@@ -74,7 +74,7 @@ def _case(summary: Summary, group: Group, row: Row) -> ET.Element:
     if effect:
         verdict_text, against = group.metric.said(effect.verdict), group.metric.as_fast_as(effect.reference)
         words = f"{verdict_text}: {format_ratio(effect.ratio)} times {against}, {format_interval(effect)}"
-        note = effect_note(effect)
+        note = flags_text(effect)
         ET.SubElement(case, "system-out").text = _text(f"{words}; {note}" if note else words)
     return case
 

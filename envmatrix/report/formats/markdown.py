@@ -8,9 +8,9 @@ from envmatrix.report.attribution import attribution_sections
 from envmatrix.report.explanation import PARTS_NOTE
 from envmatrix.report.formats.html_file import group_table, page_environment
 from envmatrix.report.formatting import markdown_cell, markdown_text
-from envmatrix.report.summary import Summary, glossary_words
+from envmatrix.report.report_data import Summary, glossary_words
 from envmatrix.report.tables.columns import has_failed, has_reference_value
-from envmatrix.report.tables.plain import TableSection, node_table
+from envmatrix.report.tables.table_model import TableSection, node_table
 from envmatrix.stats.nodes import NODES_NOTE
 from envmatrix.stats.pairing import families
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from envmatrix.report.group import Row
-from envmatrix.report.summary import Summary
+from envmatrix.report.report_data import Summary
 from envmatrix.system.printable import printable_line
 
 Labels: TypeAlias = Mapping[str, str]

@@ -16,9 +16,9 @@ from envmatrix.report.attribution import attribution_sections
 from envmatrix.report.explanation import PARTS_NOTE, line_of, reasons_of, whys
 from envmatrix.report.formatting import format_count, format_interval, format_ratio
 from envmatrix.report.group import Group, scaling_sentence, use_command
-from envmatrix.report.summary import Summary, glossary_sentence
+from envmatrix.report.report_data import Summary, glossary_sentence
 from envmatrix.report.tables.columns import Column, columns_of
-from envmatrix.report.tables.plain import TableSection
+from envmatrix.report.tables.table_model import TableSection
 from envmatrix.results import Run
 from envmatrix.stats.effects import Verdict
 from envmatrix.system.printable import printable_line, printable_text
@@ -74,7 +74,9 @@ def group_table(group: Group, width: int) -> Table:
         else:
             table.add_column(item.head, justify="right" if item.column.kind == "figure" else "left", no_wrap=True)
     for row, *texts in zip(group.all_rows, *(item.cells for item in printed_columns), strict=True):
-        style = "dim" if row is group.control or row.arm.is_alone else ("bold" if row is group.best else "")
+        style = (
+            "dim" if row is group.control or row.arm.is_uninterrupted_copy else ("bold" if row is group.best else "")
+        )
         table.add_row(*texts, style=style)
     return table
 

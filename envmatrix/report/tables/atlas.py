@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from envmatrix.report.formatting import NONE, format_bounds, format_count, format_ratio
-from envmatrix.report.tables.plain import PlainTable
+from envmatrix.report.tables.table_model import PlainTable
 from envmatrix.results.atlas import ProcessorFacts, StoredEffect
-from envmatrix.stats.meta_analysis.atlas import Advice, Atlas, AtlasRow, MachineEffect, Prediction, table_key
+from envmatrix.stats.meta_analysis.atlas import Advice, Atlas, AtlasRow, MachineEffect, Prediction, table_identity
 from envmatrix.stats.meta_analysis.random_effects import FEWEST_MACHINES, RandomEffects
 from envmatrix.stats.metrics import METRICS, THROUGHPUT
 from envmatrix.system.printable import printable_line
@@ -39,7 +39,7 @@ def print_atlas(atlas: Atlas, console: Console) -> None:
     for rows in atlas_tables(atlas):
         console.print(*map(Text, [*lines, table_title(rows)]), sep="\n", soft_wrap=True)
         console.print(_atlas_table(rows, console.width))
-        lines = [*(_general_line(row) for row in rows if row.general), *exceptions(rows), ""]
+        lines = [*(_general_line(row) for row in rows if row.general), *coverage_gap_sentences(rows), ""]
     lines += [f"{signed}: {', '.join(files)}" for signed, files in signature_groups(atlas).items()]
     lines += [f"warning: left out: {printable_line(error, 400)}" for error in atlas.unreadable]
     console.print(*map(Text, lines), sep="\n", soft_wrap=True)
@@ -52,7 +52,7 @@ def atlas_headline(atlas: Atlas) -> str:
 
 def atlas_tables(atlas: Atlas) -> list[list[AtlasRow]]:
     """Return the rows of each table: those of one workload, engine, metric and reference."""
-    return [list(rows) for _, rows in itertools.groupby(atlas.rows, table_key)]
+    return [list(rows) for _, rows in itertools.groupby(atlas.rows, table_identity)]
 
 
 def table_title(rows: Sequence[AtlasRow]) -> str:
@@ -181,7 +181,7 @@ def what_holds(row: AtlasRow) -> str:
     return f"{sentence}; later steps on one machine: {ratio} ({bounds}), {verdict}"
 
 
-def exceptions(rows: Sequence[AtlasRow]) -> Iterator[str]:
+def coverage_gap_sentences(rows: Sequence[AtlasRow]) -> Iterator[str]:
     """Yield what cannot be said in general, and how many effects are left out."""
     if alone := [row.first.environment for row in rows if len(row.machines) == 1]:
         yield f"measured on one machine, so nothing is known about others: {printable_line(', '.join(alone))}"

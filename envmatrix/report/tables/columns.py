@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from envmatrix.report.formatting import (
     NONE,
-    effect_note,
+    flags_text,
     format_bounds,
     format_interval,
     format_p_value,
@@ -22,7 +22,7 @@ from envmatrix.report.formatting import (
 )
 from envmatrix.report.group import Group, Row
 from envmatrix.report.headline import energy_text, interval_text, money_text, reason
-from envmatrix.report.summary import Summary
+from envmatrix.report.report_data import Summary
 from envmatrix.stats.attribution.step_parts import Interval
 from envmatrix.stats.effects import Effect, Flag, Verdict
 from envmatrix.stats.metrics import show_bytes
@@ -84,7 +84,7 @@ class Column:
 
 def _environment(row: Row, group: Group) -> Cell:
     effect = row.effect
-    if row is group.baseline and group.several_workloads:
+    if row is group.baseline and group.compares_workloads:
         return Cell(row.arm.environment, group.workload)
     if effect and effect.reference in {other.arm.name for other in group.alone}:
         return Cell(f"{row.arm.environment} *")  # a note below the table says what is compared with what
@@ -200,7 +200,7 @@ has_failed, has_reference_value = _if_any(_broken), _if_any(lambda row: row.refe
 
 
 def _notes(row: Row, _group: Group) -> Cell:
-    return Cell(row.skipped or (effect_note(row.effect) if row.effect else ""))
+    return Cell(row.skipped or (flags_text(row.effect) if row.effect else ""))
 
 
 def _has_notes(group: Group) -> bool:

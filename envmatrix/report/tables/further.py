@@ -12,15 +12,15 @@ from statistics import median
 
 from envmatrix.plan import Arm, Plan
 from envmatrix.report.formatting import NONE, format_interval, format_ratio, format_speed_up, format_value
-from envmatrix.report.tables.plain import PlainTable, TableSection
 from envmatrix.report.tables.starts import start_table, starts_note
+from envmatrix.report.tables.table_model import PlainTable, TableSection
 from envmatrix.results import Run
-from envmatrix.stats.analysis import Analysis
-from envmatrix.stats.arm_facts import ArmFacts
+from envmatrix.stats.effect_estimation import Analysis
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import METRICS, THROUGHPUT, Metric, show_bytes, show_rate, show_seconds
 from envmatrix.stats.primary_metric import further_metrics
 from envmatrix.stats.steady_state.startup import Start
+from envmatrix.stats.text_facts import ArmFacts
 
 _OWN = "Ratios above 1 are better, also for times and sizes; the intervals of one metric are simultaneous."
 _ENGINES = (

@@ -106,7 +106,7 @@ def short_run_legend(history: History) -> str:
     )
 
 
-def series_location(series: Series) -> str:
+def workload_engine_text(series: Series) -> str:
     """Return the workload and engine of a series, with its interleaving if any."""
     return f"{series.workload}@{series.engine}" + (f", {series.schedule}" if series.schedule else "")
 
@@ -125,7 +125,7 @@ def _changes(series: Series, max_changes: int | None = None) -> str:
 
 SERIES_COLUMNS: tuple[SeriesColumn, ...] = (
     SeriesColumn("host", lambda series: series.host or NONE, media=("terminal",)),
-    SeriesColumn("workload@engine", series_location, media=("terminal",)),
+    SeriesColumn("workload@engine", workload_engine_text, media=("terminal",)),
     SeriesColumn("environment", lambda series: series.environment + " (the machine)" * series.is_machine),
     SeriesColumn("runs", lambda series: str(len(series.points)), "figure"),
     SeriesColumn("latest", _latest, "figure"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from envmatrix.report.formatting import NONE, format_count
-from envmatrix.report.tables.plain import PlainTable
+from envmatrix.report.tables.table_model import PlainTable
 from envmatrix.report.warning import RunWarning, WarningKind
 from envmatrix.stats.metrics import show_seconds
 from envmatrix.stats.steady_state.detection import Steadiness
@@ -95,7 +95,7 @@ def start_warnings(starts: Sequence[Start]) -> Iterator[RunWarning]:
             "if the baseline is among them, it is probably the machine: repeat the run on a quieter one; otherwise a "
             "long training may gain more or less than the timed steps",
         )
-    times_warm_up_too = [start for start in starts if start.times_warm_up and start not in unsteady]
+    times_warm_up_too = [start for start in starts if start.timing_includes_warm_up and start not in unsteady]
     if times_warm_up_too:
         steps = max(start.steady.steps or 0 for start in times_warm_up_too if start.steady)
         worst = max(times_warm_up_too, key=lambda start: (start.steady.steps or 0) if start.steady else 0)

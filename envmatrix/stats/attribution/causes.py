@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from envmatrix.plan.environment import Environment
-from envmatrix.stats.arm_facts import ArmFacts
-from envmatrix.stats.arrays import Floats
+from envmatrix.stats.array_types import Floats
 from envmatrix.stats.attribution.step_parts import Interval, Part, StepParts
 from envmatrix.stats.step_account import FIRST_HALF
+from envmatrix.stats.text_facts import ArmFacts
 
 #: The events that explain each part, with their labels; ``throttled_s`` is a time, summed over all threads. The time
 #: for which the first half of the steps is slower than the second one may be in any part ('').

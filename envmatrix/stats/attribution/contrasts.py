@@ -11,10 +11,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from envmatrix.stats.arrays import Floats
+from envmatrix.stats.array_types import Floats
 from envmatrix.stats.effects import LEVEL, rescale_p_value
 from envmatrix.stats.inference.maxt import MIN_DRAWS_BEYOND, student_p, student_quantile
-from envmatrix.stats.inference.slow_phases import standard_errors
+from envmatrix.stats.inference.standard_errors import standard_errors
 from envmatrix.stats.pairing import Views, ratio_from_log, summarise_pairs
 
 _DRAWS = 20_000

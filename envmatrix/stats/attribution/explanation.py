@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from envmatrix.plan import Arm, arm_name
 from envmatrix.results import Run
-from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.attribution.causes import (
     EVENTS,
     Case,
@@ -23,6 +22,7 @@ from envmatrix.stats.attribution.causes import (
     findings,
 )
 from envmatrix.stats.attribution.step_parts import Interval, StepParts, agrees, pair_parts, step_parts
+from envmatrix.stats.effect_estimation import Analysis
 from envmatrix.stats.effects import Effect, Flag
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.quality.contention import EXPLAINED

@@ -11,12 +11,12 @@ from functools import cached_property
 import numpy as np
 
 from envmatrix.plan import Arm
-from envmatrix.stats.arrays import Floats
+from envmatrix.stats.array_types import Floats
 from envmatrix.stats.attribution.contrasts import MOST_DRAWN, Estimate, contrast_family, estimate_contrasts
 from envmatrix.stats.effects import LEVEL, Effect, can_be_called_best
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric
-from envmatrix.stats.pairing import Views, log_ratios_over_copies, logs_of, summarise_pairs
+from envmatrix.stats.pairing import Views, log_ratios_over_copy_mean, logs_of, summarise_pairs
 from envmatrix.stats.quality.slow_trials import find_slow_trials, with_and_without_slow
 
 Levels = Mapping[str, str]
@@ -91,7 +91,7 @@ def gains_over_reference(logs: Floats, copies: Floats, far: Floats | None = None
     """Return the log ratios of ``logs`` (rows, blocks) over the first row and its copies; the first row is 0."""
     rows = np.vstack([logs[:1], copies, logs[1:]]) if copies.size else logs
     views = [
-        log_ratios_over_copies(view, 1 + len(copies)) for view in with_and_without_slow(rows, find_slow_trials(rows))
+        log_ratios_over_copy_mean(view, 1 + len(copies)) for view in with_and_without_slow(rows, find_slow_trials(rows))
     ]
     return Views(tuple(np.vstack([np.zeros_like(logs[:1]), view]) for view in views), far)
 
@@ -106,7 +106,7 @@ def find_cells(
     left out.
     """
     controls = [arm.name for arm in arms if arm.is_control and arm.reference == arms[0].name]
-    arms = [arm for arm in arms if not (arm.is_control or arm.is_alone) and arm.runs in environments]
+    arms = [arm for arm in arms if not (arm.is_control or arm.is_uninterrupted_copy) and arm.runs in environments]
     if not arms:
         return None
     arm_levels = [environments[arm.runs] for arm in arms]

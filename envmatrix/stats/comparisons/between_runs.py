@@ -15,12 +15,12 @@ from envmatrix.plan import Arm, shown_name
 from envmatrix.plan.interleaving import turn_length_text
 from envmatrix.results import Run, RunFolder
 from envmatrix.results.anonymize import is_numbered_host
-from envmatrix.stats.analysis import estimate
-from envmatrix.stats.arrays import Floats
+from envmatrix.stats.array_types import Floats
 from envmatrix.stats.attribution.explanation import explain_runs
 from envmatrix.stats.attribution.step_parts import unpaired_parts
 from envmatrix.stats.comparisons import result
 from envmatrix.stats.comparisons.result import ArmComparison, Comparison, SteadyComparison
+from envmatrix.stats.effect_estimation import estimate
 from envmatrix.stats.effects import Contended, verdict_of
 from envmatrix.stats.inference.welch import FEWEST_RUNS, Mean, Quotient, compare_with_runs, mean_of_logs, quotient
 from envmatrix.stats.measurements import Measurements, read_measurements
@@ -29,7 +29,7 @@ from envmatrix.stats.primary_metric import primary_metrics
 from envmatrix.stats.quality.contention import Waiting, contended, cpu_waits
 from envmatrix.stats.quality.equal_work import work_differences_between_runs
 from envmatrix.stats.quality.slow_trials import describe_slow_trials
-from envmatrix.stats.steady_state.effect import steps_of_trial, went_on
+from envmatrix.stats.steady_state.effect import continued_after_trials, steps_of_trial
 from envmatrix.stats.steady_state.later_speed import CHANGE, WATCHED
 from envmatrix.stats.stopping.alpha_spending import confidence_level
 
@@ -157,7 +157,7 @@ class _RunPair:
     def _beside(self) -> list[tuple[Run, Measurements]]:
         """Further runs that measured any arm of the older run with the same setup."""
         old, comparable_runs = self.runs[0], []
-        for folder, run in sibling_runs(self.folders[0], self.runs):
+        for folder, run in other_runs_in_folder(self.folders[0], self.runs):
             if any(is_same_setup(old, run, arm) for arm in old.plan.arms):
                 with contextlib.suppress(StoreError):  # skip a damaged run
                     measured = read_measurements(folder, run.plan)
@@ -191,7 +191,7 @@ class _RunPair:
         Return why there is no comparison, '' if no process went on.
         """
         metric, measured = self.metrics[arm.workload], [*self.olds(arm), self.measured[1]]
-        continued = [went_on(run, arm.name) for run in measured]
+        continued = [continued_after_trials(run, arm.name) for run in measured]
         if not metric.is_speed or not (continued[0] or continued[-1]):
             return None, ""
         of_arm, fallback = f" of {arm.shown}", ": first steps are compared"
@@ -283,7 +283,7 @@ def run_identity(run: Run) -> tuple[str, str]:
     return run.name, run.created
 
 
-def sibling_runs(old: RunFolder, known_runs: Iterable[Run]) -> list[tuple[RunFolder, Run]]:
+def other_runs_in_folder(old: RunFolder, known_runs: Iterable[Run]) -> list[tuple[RunFolder, Run]]:
     """Return the runs in the same folder as ``old``, each once, without those in ``known_runs``.
 
     Unreadable runs are skipped.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from envmatrix.stats.analysis import Analysis, is_blocked_by_slow_trials
+from envmatrix.stats.effect_estimation import Analysis, is_blocked_by_slow_trials
 from envmatrix.stats.effects import LEVEL, Effect, Flag
-from envmatrix.stats.inference.welch import mean_log_ratios, quotient
+from envmatrix.stats.inference.welch import log_ratio_with_and_without_slow, quotient
 from envmatrix.stats.quality.contention import EXPLAINED
 from envmatrix.stats.quality.slow_trials import LEAST_BLOCKS
 
@@ -77,7 +77,7 @@ def difference_interval(
 
     If one has slow trials, the interval is valid both with them and without them.
     """
-    old_means, new_means = mean_log_ratios(one), mean_log_ratios(other)
+    old_means, new_means = log_ratio_with_and_without_slow(one), log_ratio_with_and_without_slow(other)
     if old_means is None or new_means is None:
         return None
     views = [quotient(*pair, max(1, family), level) for pair in zip(old_means, new_means, strict=True)]

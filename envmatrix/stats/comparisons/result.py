@@ -9,13 +9,13 @@ from typing import Literal
 
 import numpy as np
 
+from envmatrix.durations_and_sizes import MOST_BLOCKS, QUIET_FIRST, is_too_long_to_suggest
 from envmatrix.errors import ExitCode, InputError, first_code, suggestion
 from envmatrix.plan import Arm, shown_name
 from envmatrix.results import Run
-from envmatrix.stats.analysis import Analysis
-from envmatrix.stats.arm_facts import ArmFacts
-from envmatrix.stats.arrays import Floats
+from envmatrix.stats.array_types import Floats
 from envmatrix.stats.attribution.explanation import Explanation, to_json
+from envmatrix.stats.effect_estimation import Analysis
 from envmatrix.stats.effects import Bounds, Contended, Flag, Verdict
 from envmatrix.stats.inference.welch import FEWEST_RUNS
 from envmatrix.stats.measurements import Measurements
@@ -25,8 +25,8 @@ from envmatrix.stats.quality.contention import EXPLAINED, told_busy
 from envmatrix.stats.quality.equal_work import unchecked, unstable_checks
 from envmatrix.stats.quality.failures import count_broken_and_run, surely_slower
 from envmatrix.stats.stopping.missing_and_surplus_trials import missing_trials_text
+from envmatrix.stats.text_facts import ArmFacts
 from envmatrix.system.printable import html_lines
-from envmatrix.units import MOST_BLOCKS, QUIET_FIRST, is_too_long_to_suggest
 
 Status = Literal["slower", "not slower", "other work", "cannot say"]
 _CODES: Mapping[Status, ExitCode] = {

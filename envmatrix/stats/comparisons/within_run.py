@@ -7,17 +7,17 @@ from dataclasses import replace
 from envmatrix.errors import InputError
 from envmatrix.plan import CONTROL, SIDES, Arm
 from envmatrix.results import Run
-from envmatrix.stats.analysis import Analysis, between, estimate, is_blocked_by_slow_trials
 from envmatrix.stats.attribution.explanation import explain_pair
 from envmatrix.stats.comparisons import result
 from envmatrix.stats.comparisons.result import ArmComparison, Comparison, SteadyComparison
+from envmatrix.stats.effect_estimation import Analysis, between, estimate, is_blocked_by_slow_trials
 from envmatrix.stats.effects import Bounds, Effect, Flag, two_sided_level, verdict_of
 from envmatrix.stats.inference.maxt import student_quantile
-from envmatrix.stats.inference.slow_phases import short_run_note
+from envmatrix.stats.inference.standard_errors import short_run_note
 from envmatrix.stats.measurements import Measurements
-from envmatrix.stats.pairing import table_key
+from envmatrix.stats.pairing import table_identity
 from envmatrix.stats.quality.slow_trials import LEAST_BLOCKS
-from envmatrix.stats.steady_state.effect import steady_between, steps_of_trial, went_on
+from envmatrix.stats.steady_state.effect import continued_after_trials, steady_between, steps_of_trial
 
 
 def compare_environments(
@@ -40,7 +40,7 @@ def compare_environments(
         items.append(_compare_pair(run, measured, analysis, arms, (old, new), effect, allowed, several))
         if Flag.UNEQUAL_WORK in effect.flags:
             cautions.append(f"{new_arm.shown} did other work than {old_arm.shown}: {'; '.join(effect.notes)}")
-        on = [arm.shown for arm in arms if went_on(measured, arm.name)]
+        on = [arm.shown for arm in arms if continued_after_trials(measured, arm.name)]
         if len(on) == 1 and not items[-1].other:
             cautions.append(f"only {on[0]} has later steps: first steps are compared")
     compared_arms = dict.fromkeys(arm.name for pair in pairs for arm in pair)
@@ -91,8 +91,8 @@ def _arm_pairs(run: Run, old: str, new: str) -> list[tuple[Arm, Arm]]:
         )
     if all(name in (arms[0].name, arms[0].shown) for name, arms in ((old, old_arms), (new, new_arms))):
         return [(old_arms[0], new_arms[0])]
-    places = {table_key(arm, run.plan): arm for arm in new_arms}
-    shared = [(arm, places[place]) for arm in old_arms if (place := table_key(arm, run.plan)) in places]
+    places = {table_identity(arm, run.plan): arm for arm in new_arms}
+    shared = [(arm, places[place]) for arm in old_arms if (place := table_identity(arm, run.plan)) in places]
     if not shared:
         raise InputError(
             f"{old} and {new} have no workload in common on the same engine",
@@ -117,7 +117,7 @@ def _compare_pair(
     least, most = one_sided or (effect.low, effect.high)
     trials = result.count_trials(measured, old.name, metric), result.count_trials(measured, new.name, metric)
     item = ArmComparison(
-        "@".join(table_key(new, run.plan)), *names, effect.metric, effect.ratio, effect.low, effect.high, effect.p,
+        "@".join(table_identity(new, run.plan)), *names, effect.metric, effect.ratio, effect.low, effect.high, effect.p,
         effect.verdict, trials, allowed, result.status_of(least, most, allowed), one_sided=one_sided, steady=steady,
         smallest=result.smallest_detectable_slowdown(effect.ratio, most, allowed),
         wanted=result.blocks_needed(least, most, effect.blocks, allowed), other="" if metric.is_speed else metric.label,

@@ -7,7 +7,7 @@ import zlib
 
 import numpy as np
 
-from envmatrix.stats.arrays import Floats
+from envmatrix.stats.array_types import Floats
 
 #: A shorter segment counts as a disturbance, not as a new level.
 MIN_SEGMENT_LENGTH = 3

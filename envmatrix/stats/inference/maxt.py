@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from envmatrix.stats.arrays import Bools, Floats, Integers
+from envmatrix.stats.array_types import Bools, Floats, Integers
 
 DRAWS = 100_000
 _SEED = 20_260_101

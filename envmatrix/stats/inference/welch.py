@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from envmatrix.stats.arrays import Floats
+from envmatrix.stats.array_types import Floats
 from envmatrix.stats.effects import LEVEL, Effect, rescale_p_value
 from envmatrix.stats.pairing import ratio_from_log
 
@@ -49,7 +49,7 @@ def mean_of_logs(logs: Floats, least: int) -> Mean | None:
     )
 
 
-def mean_log_ratios(effect: Effect) -> tuple[Mean, Mean] | None:
+def log_ratio_with_and_without_slow(effect: Effect) -> tuple[Mean, Mean] | None:
     """Return the mean log ratios of an effect, with and without slow trials, or None if it has no interval.
 
     The one without slow trials uses the error of all trials, which is larger than its own.

@@ -15,7 +15,7 @@ from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm, arm_name
 from envmatrix.results import Run
 from envmatrix.results.atlas import AtlasEntry, ProcessorFacts, StoredEffect, StoredSteady, digest
-from envmatrix.stats.analysis import Analysis
+from envmatrix.stats.effect_estimation import Analysis
 from envmatrix.stats.effects import CONFIDENCE, DISQUALIFYING_FLAGS, Effect, Flag, verdict_of
 from envmatrix.stats.inference.maxt import student_quantile
 from envmatrix.stats.measurements import Measurements
@@ -23,7 +23,7 @@ from envmatrix.stats.meta_analysis.random_effects import RandomEffects, combine_
 from envmatrix.stats.observed_host import observed_host
 from envmatrix.stats.pairing import ratio_from_log
 from envmatrix.stats.steady_state.effect import SteadyEffect
-from envmatrix.system import bench_modules
+from envmatrix.system import shared_bench_modules
 from envmatrix.system.host import Host, this_host
 
 #: Effects with these flags do not measure the environment alone, whatever their verdict.
@@ -106,7 +106,7 @@ def _machine(run: Run, measured: Measurements) -> ProcessorFacts:
 def this_processor() -> ProcessorFacts:
     """Return the facts of this machine, as a run here records them."""
     cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    return _processor_facts(this_host(), bench_modules.processor.instruction_sets(cpuinfo) or ())
+    return _processor_facts(this_host(), shared_bench_modules.processor.instruction_sets(cpuinfo) or ())
 
 
 def _processor_facts(host: Host, flags: Iterable[str]) -> ProcessorFacts:
@@ -152,11 +152,11 @@ def read_atlas(entries: Sequence[AtlasEntry]) -> Atlas:
     for entry in entries:
         for effect in entry.effects:
             effects.setdefault(effect.model_dump_json(include=_SHARED), []).append((entry.machine, effect))
-    rows = sorted(map(pool_effects, effects.values()), key=lambda row: (*table_key(row), row.first.environment))
+    rows = sorted(map(pool_effects, effects.values()), key=lambda row: (*table_identity(row), row.first.environment))
     return Atlas(len(entries), len({entry.machine for entry in entries}), tuple(rows))
 
 
-def table_key(row: AtlasRow) -> tuple[str, ...]:
+def table_identity(row: AtlasRow) -> tuple[str, ...]:
     """Return what the rows of one table share."""
     first = row.first
     return first.workload, first.work, first.engine, first.metric, first.reference

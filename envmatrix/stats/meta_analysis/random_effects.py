@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from envmatrix.stats.arrays import Floats
+from envmatrix.stats.array_types import Floats
 from envmatrix.stats.effects import CONFIDENCE
 from envmatrix.stats.inference.maxt import student_quantile
 from envmatrix.stats.pairing import ratio_from_log

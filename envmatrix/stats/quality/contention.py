@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from envmatrix.durations_and_sizes import QUIET_FIRST
 from envmatrix.plan import Plan
 from envmatrix.results import Run
-from envmatrix.stats.arrays import Floats
+from envmatrix.stats.array_types import Floats
 from envmatrix.stats.effects import Contended
 from envmatrix.stats.measurements import COUNTED, QUOTA, Measurements
-from envmatrix.units import QUIET_FIRST
 
 #: The machine is busy if threads wait for a CPU in more than this share of the time in which they could run.
 DISTURBED = 0.05

@@ -9,7 +9,7 @@ import numpy as np
 
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm, Plan
-from envmatrix.stats.arrays import Floats
+from envmatrix.stats.array_types import Floats
 from envmatrix.stats.measurements import Measurements
 
 #: Tolerances in addition to the spread of baseline and control. Other OpenMP runtimes or BLAS sum in another order, so
@@ -28,7 +28,8 @@ def _reference_copies(arm: Arm, plan: Plan) -> list[str]:
         for other in plan.arms
         if other.name != arm.name
         and (other.runs, other.workload, other.engine) == (reference.runs, reference.workload, reference.engine)
-        and other.is_alone is reference.is_alone  # interleaved trials take extra steps, so losses may differ
+        and other.is_uninterrupted_copy
+        is reference.is_uninterrupted_copy  # interleaved trials take extra steps, so losses may differ
     ]
 
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from envmatrix.stats.arm_facts import ArmFacts
-from envmatrix.stats.arrays import Bools, Floats
+from envmatrix.stats.array_types import Bools, Floats
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.pairing import logs_of, reference_logs
+from envmatrix.stats.text_facts import ArmFacts
 
 BROKEN_OUTCOMES = ("failed", "invalid", "timed_out")
 
@@ -58,7 +58,7 @@ def fill_with_slowest(differences: Floats, attempted: Bools, measured: Measureme
     return np.where(attempted & has_reference & ~np.isfinite(differences), worst, differences)
 
 
-def fill_reference_with_slowest(
+def ratios_with_slowest_reference(
     logs: Floats, measured: Measurements, copies: Sequence[int], arms: Sequence[int]
 ) -> Floats:
     """Return (arms, blocks) log ratios, with missing trials of the reference's ``copies`` at their slowest.

@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from envmatrix.plan import Plan
-from envmatrix.stats.arrays import Bools, Floats, Integers
+from envmatrix.stats.array_types import Bools, Floats, Integers
 from envmatrix.stats.measurements import Measurements, finite_medians
 from envmatrix.stats.metrics import Metric
 from envmatrix.stats.pairing import logs_of, ratio_from_log

@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from envmatrix.stats.arrays import Floats
+from envmatrix.stats.array_types import Floats
 
 Kind = Literal["flat", "warm-up", "slow-down", "not steady"]
 KINDS: tuple[Kind, ...] = ("flat", "warm-up", "slow-down", "not steady")

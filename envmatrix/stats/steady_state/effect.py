@@ -14,8 +14,14 @@ import numpy as np
 
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm, Plan
-from envmatrix.stats.analysis import OPPOSITE, Analysis, invert_effect, is_blocked_by_slow_trials, pairs_to_pick_from
-from envmatrix.stats.arrays import Floats
+from envmatrix.stats.array_types import Floats
+from envmatrix.stats.effect_estimation import (
+    OPPOSITE,
+    Analysis,
+    invert_effect,
+    is_blocked_by_slow_trials,
+    pairs_to_pick_from,
+)
 from envmatrix.stats.effects import Effect, Flag, Verdict, verdict_of
 from envmatrix.stats.inference.maxt import student_quantile
 from envmatrix.stats.measurements import Measurements
@@ -23,10 +29,10 @@ from envmatrix.stats.metrics import THROUGHPUT
 from envmatrix.stats.pairing import (
     Family,
     families,
-    interleaved_original,
-    log_ratios_over_copies,
+    log_ratios_over_copy_mean,
     logs_of,
     ratio_from_log,
+    resolve_interleaved_reference,
 )
 from envmatrix.stats.steady_state.later_speed import CHANGE, TREND, WATCHED
 
@@ -93,10 +99,10 @@ def steady_between(
     The interval is one of ``several``, like that of ``effect``. None: one of the arms did not go on.
     """
     (old, new), plan = arms, analysis.plan
-    if new.name == interleaved_original(old.reference, plan):
+    if new.name == resolve_interleaved_reference(old.reference, plan):
         inverted = steady_between(measured, analysis, (new, old), invert_effect(effect, new, old), several)
         return inverted and _inverted(inverted)
-    is_listed = old.name == interleaved_original(new.reference, plan)
+    is_listed = old.name == resolve_interleaved_reference(new.reference, plan)
     family = next((candidate for candidate in families(plan) if is_listed and new in candidate.arms), None)
     if family is None and (old.reference is None or old.reference != new.reference):
         return None
@@ -128,7 +134,7 @@ def variances(plan: Plan, measured: Measurements) -> tuple[float, float]:
     return (float(np.mean(changes)), float(np.mean(rests))) if changes else (math.nan, math.nan)
 
 
-def went_on(measured: Measurements, arm: str) -> bool:
+def continued_after_trials(measured: Measurements, arm: str) -> bool:
     """Return whether processes of an arm went on after their trials in at least two blocks."""
     return int(np.isfinite(measured.of(arm, CHANGE)).sum()) > 1
 
@@ -200,7 +206,7 @@ def _paired(logs: Floats, family: Family, rows: Sequence[int], alike: Sequence[i
     environment whose own variance is larger keeps it.
     """
     copies = len(family.copies)
-    differences = log_ratios_over_copies(logs[rows], copies)
+    differences = log_ratios_over_copy_mean(logs[rows], copies)
     groups = np.isfinite(differences).sum(axis=1)
     alike_logs = logs[alike][:, np.isfinite(logs[rows[:copies]]).all(axis=0)]
     whole = alike_logs[np.isfinite(alike_logs).all(axis=1)]

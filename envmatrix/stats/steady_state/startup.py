@@ -49,7 +49,7 @@ class Start:
     curve: tuple[tuple[float, float], ...] = ()
 
     @property
-    def times_warm_up(self) -> bool:
+    def timing_includes_warm_up(self) -> bool:
         """Return whether the timed steps of a trial begin before the steady state."""
         return self.steady is not None and (self.steady.steps is None or self.steady.steps > self.warm_up)
 
@@ -59,7 +59,7 @@ def starts(
 ) -> tuple[Start, ...]:
     """Return the start of each arm, without second copies and arms about which nothing is known."""
     run_of_arm = {look.arm: look for look in looks}
-    compared_arms = [arm for arm in arms if not (arm.is_control or arm.is_alone)]
+    compared_arms = [arm for arm in arms if not (arm.is_control or arm.is_uninterrupted_copy)]
     arm_starts = [_start(arm, measured, workloads[arm.workload], run_of_arm.get(arm.name)) for arm in compared_arms]
     return tuple(start for start in arm_starts if start.first_s is not None or start.steady or start.failed)
 

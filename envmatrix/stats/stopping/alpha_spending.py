@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 
 from envmatrix.plan import Plan
-from envmatrix.stats.arrays import Bools, Floats
+from envmatrix.stats.array_types import Bools, Floats
 from envmatrix.stats.effects import ALL_ANALYSES_LEVEL, FIRST_ANALYSIS_SHARE, LEVEL
 from envmatrix.stats.inference.maxt import MIN_DRAWS_BEYOND, MOST_NUMBERS, adjusted_p, is_moderated, moderated
 from envmatrix.stats.pairing import families

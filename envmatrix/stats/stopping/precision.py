@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan
-from envmatrix.stats.analysis import Analysis, estimate
+from envmatrix.stats.effect_estimation import Analysis, estimate
 from envmatrix.stats.measurements import Measurements, first_blocks
 from envmatrix.stats.quality.slow_trials import LEAST_BLOCKS
 

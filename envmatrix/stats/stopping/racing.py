@@ -16,7 +16,7 @@ import numpy as np
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan
 from envmatrix.plan.interleaving import unused_reference_copies
-from envmatrix.stats.arrays import Bools, Floats, Integers
+from envmatrix.stats.array_types import Bools, Floats, Integers
 from envmatrix.stats.effects import CONFIDENCE, LEVEL, two_sided_level, verdict_of
 from envmatrix.stats.inference.maxt import critical_value, student_quantile
 from envmatrix.stats.measurements import Measurements, first_blocks

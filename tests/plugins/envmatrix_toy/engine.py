@@ -21,7 +21,7 @@ class ToyEngine(Engine):
     places: BuildPaths
     name: str = "toy"
     shares_files = True
-    starts_packed = True
+    has_portable_images = True
 
     def unavailable(self) -> str | None:
         return os.environ.get("TOY_IS_AWAY")

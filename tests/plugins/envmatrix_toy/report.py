@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envmatrix.report.catalog import Report
-from envmatrix.report.summary import Summary
+from envmatrix.report.report_data import Summary
 
 
 class ToyReport(Report):

@@ -1,0 +1,1 @@
+"""Packs of finished runs, and their repetition on another machine."""
