@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from envmatrix.evidence.checks import Claim
     from envmatrix.evidence.evidence_models import Evidence
 
-#: Parts of the evidence that exist only after work: this command compiles nothing and starts no ranks.
-_PARTS_OF_WORK = ("inductor", "parallel")
-
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
@@ -43,7 +40,8 @@ def run(arguments: Arguments) -> int:
         session = ended.session if ended else shared_options.open_chosen_environment(arguments)
         evidence = ended.evidence() if ended else session.evidence(command)
     claims, observed = session.environment.claims, read_evidence(evidence)
-    contradictions = checks.contradictions((claim for claim in claims if not _why_unknown(claim, observed)), observed)
+    verifiable = [claim for claim in claims if not checks.unverifiable_reason(claim, observed)]
+    contradictions = checks.contradictions(verifiable, observed)
     lines = [*_check_lines(arguments.environment, claims, observed)]
     lines += ["", *_lines(evidence)] if arguments.all else ["all evidence: add --all"]
     document = {"environment": arguments.environment, "evidence": evidence, "contradictions": contradictions}
@@ -51,20 +49,9 @@ def run(arguments: Arguments) -> int:
     return ExitCode.SOME_FAILED if contradictions else ExitCode.FINE
 
 
-def _why_unknown(claim: Claim, observed: Evidence) -> str:
-    """Return why this process cannot show what a check is about; '' if it can."""
-    from envmatrix.evidence.dotted_paths import lookup
-
-    part = claim.path.partition(".")[0]
-    if part in _PARTS_OF_WORK and getattr(observed, part) is None:
-        return "only a trial of `envmatrix bench` shows it"
-    if observed.source == "outside" and lookup(observed, claim.path) is None:
-        return "it is no Python, or ended by os._exit or a signal, so it could not be asked"
-    return ""
-
-
 def _check_lines(environment: str, claims: Sequence[Claim], observed: Evidence) -> Iterator[str]:
     """Yield how many checks of the environment hold, then one line for each."""
+    from envmatrix.evidence.checks import unverifiable_reason
     from envmatrix.evidence.dotted_paths import lookup
 
     failed = {claim.path: text for claim in claims if (text := claim.contradiction(observed))}
@@ -74,7 +61,7 @@ def _check_lines(environment: str, claims: Sequence[Claim], observed: Evidence) 
     yield f"{environment}: {len(claims) - len(failed)} of {len(claims)} checks hold"
     for claim in claims:
         allowed_text = " or ".join(map(str, claim.allowed))
-        if why := _why_unknown(claim, observed):
+        if why := unverifiable_reason(claim, observed):
             yield f"  not verified  {claim.path} = {allowed_text}: {why}"
             continue
         found_text = f", found {lookup(observed, claim.path)}" if claim.path in failed else ""

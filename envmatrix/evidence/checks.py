@@ -25,6 +25,8 @@ _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
 _EXACTLY = "="
 _OPERATORS = (*_COMPARE, _EXACTLY)
 _OPERATOR_AND_TEXT = re.compile(r"\s*([<>=!~]+)\s*(.*)", re.DOTALL)
+#: Parts of the evidence that exist only after work: a single process compiles nothing and starts no ranks.
+_PARTS_OF_WORK = ("inductor", "parallel")
 
 
 @dataclass(frozen=True)
@@ -140,3 +142,13 @@ def _as_text(value: object) -> str:
 def contradictions(claims: Iterable[Claim], evidence: Evidence) -> list[str]:
     """Return one sentence for each check that the evidence contradicts; empty if all pass."""
     return [sentence for claim in claims if (sentence := claim.contradiction(evidence))]
+
+
+def unverifiable_reason(claim: Claim, evidence: Evidence) -> str:
+    """Return why the evidence of a single process cannot show what a check is about; '' if it can."""
+    part = claim.path.partition(".")[0]
+    if part in _PARTS_OF_WORK and getattr(evidence, part) is None:
+        return "only a trial of `envmatrix bench` shows it"
+    if evidence.source == "outside" and lookup(evidence, claim.path) is None:
+        return "it is no Python, or ended by os._exit or a signal, so it could not be asked"
+    return ""
