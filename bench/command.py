@@ -248,7 +248,7 @@ def _run(
         _end_group(process)
         output.finish()
     if turns:
-        turns.wait_until_all_turns_end()
+        turns.wait_for_extra_seconds()
     if status:
         raise RunError(
             f"the command ended with {_exit_description(status)}{cgroup.memory_ran_out(kills)}; its output is "

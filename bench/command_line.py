@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NoReturn
 
-from bench import memory_policy
+from bench import requested_memory_policy
 from bench.errors import BenchError, RunError, print_error
 
 
@@ -265,7 +265,7 @@ def main(argv: list[str]) -> int:
         argv = ["run", *argv]
     try:
         arguments = _parser(argv[0] if argv[0] in _COMMANDS else "").parse_args(argv)
-        memory_policy.ask()
+        requested_memory_policy.ask()
         _COMMANDS[arguments.command][0](arguments)
     except BenchError as error:
         return print_error(error, 2)

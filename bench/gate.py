@@ -47,7 +47,7 @@ class Gate:
             raise RunError("the gate gave a turn without a step")
         return Turn(apart, min(counted, steps_left))
 
-    def wait_until_all_turns_end(self) -> float | None:
+    def wait_for_extra_seconds(self) -> float | None:
         """Wait until all processes have had their turns, because later work would disturb them.
 
         Return for how many seconds of steps the process goes on, or None if it ends.

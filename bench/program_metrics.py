@@ -97,7 +97,7 @@ class Numbers:
         main_metric = wanted.metric
         self.marks = Marks(main_metric.source or "", main_metric.warmup) if main_metric.kind == "steps" else None
         if self.looks:  # loaded now, as it takes 20 ms: not next to the program, and not for its wall time
-            from bench import printed_numbers  # noqa: F401
+            from bench import number_parser  # noqa: F401
 
     @property
     def looks(self) -> bool:
@@ -106,11 +106,11 @@ class Numbers:
 
     def look(self, writes: list[str], at_ns: int, full: bool) -> None:
         """Search the whole lines of each write; all were available at ``at_ns`` (see ``output.Burst``)."""
-        from bench import printed_numbers
+        from bench import number_parser
 
         if self.marks:
-            self.marks.look([printed_numbers.without_colours(write) for write in writes], at_ns, full)
-        texts = [printed_numbers.plain(write) for write in writes] if self.matchers else []
+            self.marks.look([number_parser.without_colours(write) for write in writes], at_ns, full)
+        texts = [number_parser.plain(write) for write in writes] if self.matchers else []
         for matcher in self.matchers.values():
             for text in texts:
                 matcher.look(text)
@@ -146,7 +146,7 @@ class Numbers:
 
 def number_from_text(metric: MetricSource, matcher: LastMatch) -> float:
     """Return the number of the last match; raises RunError if there is none."""
-    from bench import printed_numbers
+    from bench import number_parser
 
     if matcher.found is None:
         raise RunError(f"not found: {metric.source!r} matched nothing in {matcher.seen} characters of output")
@@ -155,8 +155,8 @@ def number_from_text(metric: MetricSource, matcher: LastMatch) -> float:
     if line[start:end].strip(" +-").lower() in ("nan", "inf", "infinity"):
         return _number(line[start:end], origin)
     try:
-        field = printed_numbers.field_at(line, start, end, literally="," in matcher.pattern.pattern)
-        value = printed_numbers.converted(field, metric.unit, metric.better if metric.tolerance is None else "")
+        field = number_parser.field_at(line, start, end, literally="," in matcher.pattern.pattern)
+        value = number_parser.converted(field, metric.unit, metric.better if metric.tolerance is None else "")
     except ValueError as error:
         raise RunError(f"is no number: {origin}: {error}") from None
     return _number(value, origin)

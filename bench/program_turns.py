@@ -84,9 +84,9 @@ class Turns:
         shares = zip(("others_s", "run_delay_s"), sums)
         return {name: max(0.0, value) * wall_ns / seen_ns for name, value in shares if not math.isnan(value)}
 
-    def wait_until_all_turns_end(self) -> None:
+    def wait_for_extra_seconds(self) -> None:
         """Wait until all others have had their turns, because later work would disturb them."""
-        self._gate.wait_until_all_turns_end()
+        self._gate.wait_for_extra_seconds()
 
     def _take(self, turn: Turn) -> None:
         self._length_s = PART_S * turn.counted

@@ -34,6 +34,7 @@ from envmatrix.system.atomic_files import retry_writes
 from envmatrix.system.bench_options import node_count
 from envmatrix.system.host import Host
 from envmatrix.system.progress import ProgressCallback, silent
+from envmatrix.trials.changes_made_by_resume import apply_resume_changes, record_interim_reading
 from envmatrix.trials.experiment import (
     Experiment,
     create_experiment,
@@ -44,7 +45,6 @@ from envmatrix.trials.experiment import (
 from envmatrix.trials.interleaving_eligibility import decide_schedule, non_interleaved_arms
 from envmatrix.trials.new_run_options import NewRun
 from envmatrix.trials.overrides import Overrides, apply_overrides, select_engines
-from envmatrix.trials.resume_changes import apply_resume_changes, record_interim_reading
 from envmatrix.trials.user_program.hooks import setup_and_cleanup
 
 #: Shows the progress of a run while the context is open.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from envmatrix.block.block_order import CANNOT_WRITE
+from envmatrix.block.block_instructions import CANNOT_WRITE
 
 T = TypeVar("T")
 _LOCK_S = 0.5

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from envmatrix.block import interrupts, orphans
-from envmatrix.block.block_order import CANNOT_WRITE, NO_PIPES, BlockOrder, Part, TrialOrder, Turns
+from envmatrix.block.block_instructions import CANNOT_WRITE, NO_PIPES, BlockOrder, Part, TrialOrder, Turns
 from envmatrix.block.interleave import BrokenOffError, Interleaving, Member, Schedule
 from envmatrix.block.job_output_files import WRITE_ERRORS, JobFiles, StopError
 from envmatrix.block.memory import free_memory, memory_kills, usable_memory

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from envmatrix.block import interrupts, node_checks, orphans
-from envmatrix.block.block_order import (
+from envmatrix.block.block_instructions import (
     BUSY,
     CANNOT_WRITE,
     DELETED,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from envmatrix.block import node_checks
-from envmatrix.block.block_order import BlockOrder, TrialOrder
+from envmatrix.block.block_instructions import BlockOrder, TrialOrder
 from envmatrix.block.process_supervisor import confine, restore_default_signals
 
 #: Seconds for a trial's tasks to end on all nodes when its time is up.

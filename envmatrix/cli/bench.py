@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from envmatrix.cli import common, progress_and_result, shared_options
 from envmatrix.cli.grammar import Arguments, Parser, declare, declare_flag, name_list
-from envmatrix.cli.unused_input import check_unused_input
+from envmatrix.cli.unused_stdin import check_unused_input
 from envmatrix.errors import ExitCode, InputError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from envmatrix.cli import common, shared_options
 from envmatrix.cli.grammar import Arguments, Parser, declare_flag
-from envmatrix.cli.unused_input import check_unused_input
+from envmatrix.cli.unused_stdin import check_unused_input
 from envmatrix.errors import ExitCode
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import sys
 
 from envmatrix.cli import common, shared_options
 from envmatrix.cli.grammar import Arguments, Parser, declare
-from envmatrix.cli.unused_input import check_unused_input
+from envmatrix.cli.unused_stdin import check_unused_input
 from envmatrix.durations_and_sizes import parse_duration
 from envmatrix.errors import InputError
 from envmatrix.launchers.catalog import DEFAULT

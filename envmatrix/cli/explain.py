@@ -28,7 +28,7 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: Arguments) -> int:
     """Print the parts of each difference, their causes, and what is unknown."""
     from envmatrix.api.run_results import explain
-    from envmatrix.report.explanation import OF_PROCESS, any_of_whole_process, tree_of
+    from envmatrix.report.explanation import OF_PROCESS, any_covers_all_threads, tree_of
     from envmatrix.stats.attribution.explanation import to_json
 
     if arguments.confirm:
@@ -36,7 +36,7 @@ def run(arguments: Arguments) -> int:
     if arguments.budget is not None or arguments.max_blocks is not None:
         raise InputError("--budget and --max-blocks are for the measurement of --confirm", remedy="add --confirm")
     explanations, silent = common.call(explain, arguments)
-    lines = [OF_PROCESS] if any_of_whole_process(explanations) else []
+    lines = [OF_PROCESS] if any_covers_all_threads(explanations) else []
     lines += [f"{'  ' * depth}{text}" for explanation in explanations for depth, text in tree_of(explanation)]
     lines += [f"{name}: {reason}" for name, reason in silent.items()]
     document = {"why": [to_json(explanation) for explanation in explanations], "not_explained": silent}

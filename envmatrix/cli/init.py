@@ -6,7 +6,7 @@ from pathlib import Path
 
 from envmatrix.cli import common, shared_options
 from envmatrix.cli.grammar import Arguments, Parser, declare
-from envmatrix.cli.unused_input import check_unused_input
+from envmatrix.cli.unused_stdin import check_unused_input
 
 
 def add_arguments(parser: Parser) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from envmatrix.cli import common, progress_and_result, shared_options
 from envmatrix.cli.grammar import Arguments, Parser, declare, one_name
-from envmatrix.cli.unused_input import check_unused_input
+from envmatrix.cli.unused_stdin import check_unused_input
 from envmatrix.durations_and_sizes import parse_duration
 from envmatrix.engines.catalog import AUTO, ENGINES
 from envmatrix.errors import InputError

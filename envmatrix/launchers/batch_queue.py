@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from envmatrix.block import interrupts
-from envmatrix.block.block_order import Part
+from envmatrix.block.block_instructions import Part
 from envmatrix.errors import EngineError
 from envmatrix.launchers.base import Ask, Launcher, LauncherKind, Work, refuse_engines_without_commands
 from envmatrix.launchers.batch_system import BatchSystem, QueuedJob, SilentError, Submission, names_of

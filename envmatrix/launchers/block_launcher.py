@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
 
-from envmatrix.block.block_order import Part
+from envmatrix.block.block_instructions import Part
 from envmatrix.errors import EngineError, InputError
 from envmatrix.launchers.base import Work
 from envmatrix.launchers.block_files import block_folders

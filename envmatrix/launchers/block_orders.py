@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from envmatrix.block.block_order import BlockOrder, Part, TrialOrder, Turns
+from envmatrix.block.block_instructions import BlockOrder, Part, TrialOrder, Turns
 from envmatrix.engines.base import Job, RunsAsCommand
 from envmatrix.errors import EngineError, EnvmatrixError
 from envmatrix.launchers.block_files import BlockFolder, TrialEnd

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from envmatrix import block
-from envmatrix.block.block_order import (
+from envmatrix.block.block_instructions import (
     BUSY,
     CANNOT_WRITE,
     DELETED,

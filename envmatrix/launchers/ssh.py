@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envmatrix.block import interrupts
-from envmatrix.block.block_order import NO_PYTHON, OTHER_NODE
+from envmatrix.block.block_instructions import NO_PYTHON, OTHER_NODE
 from envmatrix.errors import EngineError, InputError
 from envmatrix.launchers.base import Option
 from envmatrix.launchers.batch_queue import BatchKind

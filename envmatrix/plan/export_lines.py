@@ -25,7 +25,7 @@ from envmatrix.system.resource_paths import cache_folder
 BUNDLE_FOLDER = "/opt/envmatrix"
 #: The words of a command that mean the environment's own Python.
 PYTHONS = ("python", "python3")
-#: Settings that the benchmark applies to its own process (bench/memory_policy.py); other programs need a prefix.
+#: Settings that the benchmark applies to its process (bench/requested_memory_policy.py); other programs need a prefix.
 _MEMORY_VARIABLES = ("BENCH_HUGE_PAGES", "BENCH_INTERLEAVE")
 _NO_HUGE_PAGES = "import ctypes, os, sys; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0); os.execvp(sys.argv[1], sys.argv[1:])"
 _Variables = Mapping[str, str | None]

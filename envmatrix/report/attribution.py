@@ -23,7 +23,7 @@ from envmatrix.stats.attribution.main_effects import (
 from envmatrix.stats.effect_estimation import Analysis
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.measurements import Measurements
-from envmatrix.stats.pairing import rescale_uninterrupted_arms, resolve_interleaved_reference
+from envmatrix.stats.pairing import interleaved_original_of_copy, rescale_uninterrupted_arms
 from envmatrix.system.printable import printable_text
 
 _WIDTH, _ROW, _LEFT, _RIGHT = 860.0, 30.0, 330.0, 215.0
@@ -48,7 +48,7 @@ def _effects_by_environment(arms: Sequence[Arm], reference: Arm, analysis: Analy
     compared_arms = [
         arm
         for arm in arms
-        if resolve_interleaved_reference(arm.reference, analysis.plan) == reference.name and not arm.is_control
+        if interleaved_original_of_copy(arm.reference, analysis.plan) == reference.name and not arm.is_control
     ]
     effects = (analysis.find(arm.name) for arm in compared_arms)
     return {effect.environment: effect for effect in effects if effect}

@@ -80,7 +80,7 @@ def whys(group: Group) -> list[tuple[str, Explanation]]:
     return [(row.arm.environment, row.why) for row in group.rows if row.why]
 
 
-def any_of_whole_process(found: Iterable[Explanation]) -> bool:
+def any_covers_all_threads(found: Iterable[Explanation]) -> bool:
     """Return whether any explanation is of whole processes, not of one thread of each."""
     return any(not one.parts.together.thread for one in found)
 

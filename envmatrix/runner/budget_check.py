@@ -94,7 +94,7 @@ class FirstBlockCheck:
         )
 
     @property
-    def why_no_answer_possible(self) -> str:
+    def all_references_failed_reason(self) -> str:
         """Why the run cannot give an answer: every reference failed, and no copy of one succeeded; otherwise ''."""
         references = set(self._copies.values())
         if not references or references - set(self._broken) or self._working_references:
@@ -107,7 +107,7 @@ class FirstBlockCheck:
         )
 
     def _log_end_lines(self) -> list[str]:
-        if not self.why_no_answer_possible:
+        if not self.all_references_failed_reason:
             return []
         log = self._experiment.folder.logs / f"{next(iter(self._broken.values())).trial}.log"
         lines = [f"  | {_shorten(printable_text(line))}" for line in log_tail(log)]

@@ -94,9 +94,9 @@ def run(
                     recorded = folder.append(trial)
                     loop.count(recorded)
                     loop.tell(trial)
-                if loop.first.why_no_answer_possible and launcher.measures_here and not loop.unwritten:
+                if loop.first.all_references_failed_reason and launcher.measures_here and not loop.unwritten:
                     break
-            if launcher.measures_here and not loop.first.why_no_answer_possible:
+            if launcher.measures_here and not loop.first.all_references_failed_reason:
                 loop.continuations.report_no_continuations()
                 for look in loop.looks():
                     with interrupts.held():
@@ -211,8 +211,8 @@ class _Loop:
 
     def end(self) -> RunEnding:
         """Return why the run stopped, what is missing, and what was on disk if no trial ran."""
-        if self.first.why_no_answer_possible and not self.ended.interrupted:
-            self.ended.why, self.ended.lost = self.first.why_no_answer_possible, True
+        if self.first.all_references_failed_reason and not self.ended.interrupted:
+            self.ended.why, self.ended.lost = self.first.all_references_failed_reason, True
         if len(self.done) == self._recorded_count:
             self.ended.measured = self.estimate.measured
         whole = self.ended.interrupted or self.ended.lost
@@ -311,8 +311,8 @@ class _Loop:
         """Return why no block beyond the ``given`` ones is needed, or '' if one is."""
         plan = self.plan
         complete = self.complete
-        if self.first.why_no_answer_possible:
-            return self.first.why_no_answer_possible
+        if self.first.all_references_failed_reason:
+            return self.first.all_references_failed_reason
         if complete == 0:
             return ""
         if self.race.finished:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from envmatrix.durations_and_sizes import as_duration
 from envmatrix.plan import Slot
-from envmatrix.plan.continued_blocks import FULL_S, MIN_GROUPS, MIN_S, SHORT_GROUPS, seconds_of_steps, share
+from envmatrix.plan.steady_state_allocation import FULL_S, MIN_GROUPS, MIN_S, SHORT_GROUPS, seconds_of_steps, share
 from envmatrix.plan.steady_state_runs import START_S, next_run_s, reserve_s, steady_state_slot
 from envmatrix.report.formatting import format_count
 from envmatrix.results import Reading, Trial

@@ -30,9 +30,9 @@ from envmatrix.search.space import Space
 from envmatrix.search.steps import Step, count_trials, no_op_levels, read_step, running_and_gap_s, spent_s
 from envmatrix.search.study_folder import Place, Study, StudyFolder
 from envmatrix.system.progress import ProgressCallback, duration_text, report_once
+from envmatrix.trials.changes_made_by_resume import apply_resume_changes, record_interim_reading
 from envmatrix.trials.experiment import Experiment, create_experiment, reopen_experiment
 from envmatrix.trials.new_run_options import NewRun
-from envmatrix.trials.resume_changes import apply_resume_changes, record_interim_reading
 
 #: Budget of steps that end after their blocks (seconds): never reached.
 _UNLIMITED_S = 7 * 24 * 3600.0

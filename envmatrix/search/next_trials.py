@@ -17,8 +17,8 @@ import numpy as np
 
 from envmatrix.search.candidate_selection import (
     CellStatus,
-    candidates_and_first_picks,
     known_gains,
+    pool_and_best_half,
     simplest_best_row,
     simplify_row,
     surviving_rows,
@@ -255,7 +255,7 @@ class Search:
         seen_rows = [row for batch in batches for row in batch.rows]
         usable = np.flatnonzero(status.allowed)[1:]
         unseen_rows = np.setdiff1d(usable, seen_rows)
-        usable, selected = candidates_and_first_picks(
+        usable, selected = pool_and_best_half(
             unseen_rows if len(unseen_rows) >= count else usable, self.known_gains, count
         )
         seen_pairs = self.level_pairs([*seen_rows, *selected])

@@ -60,7 +60,7 @@ class CostReader:
 
     def _seconds(self, arm: str, metric: Metric, workload: Workload | None) -> tuple[str, float | None, bool]:
         """Return what is paid for, its seconds, and whether these follow from the primary metric."""
-        unit = bench.printed_numbers.unit_of(metric.unit) if metric.better == "higher" else None
+        unit = bench.number_parser.unit_of(metric.unit) if metric.better == "higher" else None
         of_samples = unit and unit.kind == "rate" and unit.per not in _NO_SAMPLES and not unit.by_device
         if unit and of_samples and unit.text == metric.unit:
             rate = self.measured.mean(arm, metric.name)

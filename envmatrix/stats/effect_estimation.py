@@ -32,16 +32,16 @@ from envmatrix.stats.pairing import (
     PairedStatistics,
     Views,
     families,
+    interleaved_original_of_copy,
     log_ratios_over_copy_mean,
     logs_of,
     ratio_from_log,
     rescale_uninterrupted_arms,
-    resolve_interleaved_reference,
 )
 from envmatrix.stats.primary_metric import further_metrics, primary_metrics
 from envmatrix.stats.quality.contention import Waiting, contended, cpu_waits
 from envmatrix.stats.quality.equal_work import unequal_work
-from envmatrix.stats.quality.failures import fails_more, fill_with_slowest, ratios_with_slowest_reference, surely_slower
+from envmatrix.stats.quality.failures import fails_more, fill_failed_reference, fill_with_slowest, surely_slower
 from envmatrix.stats.quality.slow_trials import needs_more_blocks, slow_trial_mask, with_and_without_slow
 from envmatrix.stats.stopping.alpha_spending import confidence_level, interim_analysis_blocks
 from envmatrix.stats.stopping.racing import Race, next_arms
@@ -152,7 +152,7 @@ def _family_effects(family: Family, metric: Metric, run: _Input) -> list[Effect]
         worst_effects = _effects_in_all_views(family.arms, filled, comparison_counts, run)
     broke = is_primary and bool((measured.attempted[copies] & ~np.isfinite(logs[: len(copies)])).any())
     if broke:
-        filled = Views((ratios_with_slowest_reference(logs, measured, copies, arm_rows), *views.every[1:]), views.far)
+        filled = Views((fill_failed_reference(logs, measured, copies, arm_rows), *views.every[1:]), views.far)
         best = _effects_in_all_views(family.arms, filled, comparison_counts, run)
     ends = zip((one.low for one in worst_effects), (one.high for one in best), strict=True)
     return [
@@ -282,13 +282,13 @@ def between(
     copy of a reference is replaced by that reference, unless the two are compared with each other.
     """
     plan = analysis.plan
-    if resolve_interleaved_reference(old.name, plan) != resolve_interleaved_reference(new.name, plan):
+    if interleaved_original_of_copy(old.name, plan) != interleaved_original_of_copy(new.name, plan):
         old, new = (
-            next(arm for arm in plan.arms if arm.name == resolve_interleaved_reference(side.name, plan))
+            next(arm for arm in plan.arms if arm.name == interleaved_original_of_copy(side.name, plan))
             for side in (old, new)
         )
-    listed_effect = analysis.find(new.name) if resolve_interleaved_reference(new.reference, plan) == old.name else None
-    reverse_effect = analysis.find(old.name) if resolve_interleaved_reference(old.reference, plan) == new.name else None
+    listed_effect = analysis.find(new.name) if interleaved_original_of_copy(new.reference, plan) == old.name else None
+    reverse_effect = analysis.find(old.name) if interleaved_original_of_copy(old.reference, plan) == new.name else None
     if listed_effect:
         return listed_effect
     if reverse_effect is None:
@@ -324,7 +324,7 @@ def _contrast(
     # Bonferroni: drawing the largest |t| of all pairs would make intervals only 1 % narrower.
     level = 1.0 - (1.0 - highest_level) / pairs_to_pick_from(plan, measured, old, new)
     work_notes, slow = _work_differences(measured, old, new, plan), analysis.slow
-    if resolve_interleaved_reference(old.name, plan) != resolve_interleaved_reference(new.name, plan):
+    if interleaved_original_of_copy(old.name, plan) != interleaved_original_of_copy(new.name, plan):
         measured, slow = rescale_uninterrupted_arms(plan, measured, analysis.primary, slow)
     # A family of one is not moderated: the family's mean variance depends on the reference.
     run = _Input(replace(analysis, race=None, level=level, slow=slow), measured, environments)
@@ -337,7 +337,7 @@ def _contrast(
 def _work_differences(measured: Measurements, old: Arm, new: Arm, plan: Plan) -> tuple[str, ...]:
     """Return how the work of two arms differs; if only one is interleaved, compare each with its own reference."""
     is_separate = [
-        arm.is_uninterrupted_copy or resolve_interleaved_reference(arm.reference, plan) != arm.reference
+        arm.is_uninterrupted_copy or interleaved_original_of_copy(arm.reference, plan) != arm.reference
         for arm in (old, new)
     ]
     if is_separate[0] is is_separate[1]:

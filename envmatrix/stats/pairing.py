@@ -116,7 +116,7 @@ def _differently_measured_copies(reference: str, plan: Plan) -> set[str]:
     }
 
 
-def resolve_interleaved_reference(name: str | None, plan: Plan) -> str | None:
+def interleaved_original_of_copy(name: str | None, plan: Plan) -> str | None:
     """Return the interleaved reference if ``name`` is an uninterrupted copy of it, otherwise ``name``."""
     copy = next((arm for arm in plan.arms if arm.name == name and arm.is_uninterrupted_copy), None)
     return next(iter(_differently_measured_copies(copy.name, plan)), name) if copy else name
@@ -192,7 +192,7 @@ def rescale_uninterrupted_arms(
     index = {name: row for row, name in enumerate(measured.arms)}
     plan_families = families(plan)
     for family in plan_families:
-        interleaved_name = resolve_interleaved_reference(family.reference, plan)
+        interleaved_name = interleaved_original_of_copy(family.reference, plan)
         if interleaved_name == family.reference:
             continue
         all_copies = (candidate.copies for candidate in plan_families if candidate.reference == interleaved_name)

@@ -67,7 +67,7 @@ class _RecordedVariables(Protocol):
 
 
 class Unit(Protocol):
-    """A unit parsed by bench/printed_numbers.py: its ``kind`` is time, rate, size or count."""
+    """A unit parsed by bench/number_parser.py: its ``kind`` is time, rate, size or count."""
 
     text: str
     kind: str
@@ -77,7 +77,7 @@ class Unit(Protocol):
 
 
 class NumberField(Protocol):
-    """A number in a line, parsed by bench/printed_numbers.py."""
+    """A number in a line, parsed by bench/number_parser.py."""
 
     start: int
     end: int
@@ -90,8 +90,8 @@ class NumberField(Protocol):
     unclear: bool
 
 
-class _PrintedNumbers(Protocol):
-    """What is used of bench/printed_numbers.py."""
+class _NumberParser(Protocol):
+    """What is used of bench/number_parser.py."""
 
     def plain(self, text: str) -> str: ...
     def without_colours(self, text: str) -> str: ...
@@ -120,10 +120,10 @@ class Processor(Protocol):
 
 code_digest: _CodeDigest
 options: _Options
-printed_numbers: _PrintedNumbers
+number_parser: _NumberParser
 processor: Processor
 recorded_variables: _RecordedVariables
-_NAMES = ("code_digest", "options", "printed_numbers", "processor", "recorded_variables")
+_NAMES = ("code_digest", "number_parser", "options", "processor", "recorded_variables")
 
 
 def __getattr__(name: str) -> object:

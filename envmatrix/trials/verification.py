@@ -27,7 +27,7 @@ _OPENMP_SETTINGS = tuple(
 _BINDING_SETTINGS = ("openmp.affinity", "openmp.proc_bind")
 #: Evidence that may legitimately be missing: NCCL starts only with GPUs.
 _NCCL_PATH = "parallel.nccl"
-#: Variables that `bench command` applies itself before it starts a user's program (bench/memory_policy.py).
+#: Variables that `bench command` applies itself before it starts a user's program (bench/requested_memory_policy.py).
 _BENCH_VARIABLES = ("BENCH_HUGE_PAGES", "BENCH_INTERLEAVE")
 _PYTHONS = ("python", "pypy", "libpython", "libpypy")
 _THREADING_LIBRARIES = ("libgomp", "libiomp5", "libomp", "libtorch")

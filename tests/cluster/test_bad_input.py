@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.block.block_order import CANNOT_WRITE
+from envmatrix.block.block_instructions import CANNOT_WRITE
 from envmatrix.launchers.slurm.client import SlurmClient
 from tests.cluster.slurm_daemons import wait_for
 from tests.cluster.test_slurm import QUICK, SLURM, done_once, needs_apptainer

@@ -85,7 +85,7 @@ def run(options, data_dir, member=None, node=None, gate=None, look_s=None, keep=
             signal.pause()
         turns.append({"apart_ns": [1] * turn.apart, "steps": turn.counted})
         left -= turn.counted
-    at and at.wait_until_all_turns_end()
+    at and at.wait_for_extra_seconds()
     steps = options["steps"]
     return dict(
         record.frame(), workload={"digest": code_digest.options_digest(options), "options": options}, skipped=None,

@@ -61,7 +61,7 @@ def test_a_process_that_measures_a_program_loads_no_module_that_it_does_not_need
         "statistics",
         "difflib",
         "bench.options",
-        "bench.printed_numbers",
+        "bench.number_parser",
         "bench.event_costs",
     }
     assert not loaded & {"bench.evidence.cuda", "bench.evidence.xla"}

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench import cache_misses, gpu_time, memory_calls, thread_time
+from bench import cache_misses, gpu_time, memory_calls, step_thread_time
 
 PAGE = mmap.PAGESIZE
 NEVER = dict.fromkeys(cache_misses.EVENTS)
@@ -114,7 +114,7 @@ def test_without_perf_events_the_account_says_unknown_and_never_0(monkeypatch):
     monkeypatch.setattr(cache_misses, "open_counter", refused)
     cache_misses._files.cache_clear()
     try:
-        found = thread_time.since(thread_time.read())
+        found = step_thread_time.since(step_thread_time.read())
     finally:
         cache_misses._files.cache_clear()
     assert {name: found[name] for name in NEVER} == NEVER
@@ -177,7 +177,7 @@ def test_a_program_that_becomes_one_without_python_has_no_account():
 def test_threads_that_come_and_go_spoil_no_account():
     program = """
 import threading, json
-from bench import thread_time
+from bench import step_thread_time
 over = threading.Event()
 def breed():
     while not over.is_set():
@@ -186,7 +186,7 @@ def breed():
         thread.join()
 breeders = [threading.Thread(target=breed) for _ in range(2)]
 [one.start() for one in breeders]
-found = [thread_time.since(thread_time.read()) for _ in range(150)]
+found = [step_thread_time.since(step_thread_time.read()) for _ in range(150)]
 over.set()
 assert all(min(one["others"].values()) >= 0 and one["cpu_ns"] >= 0 for one in found), found
 """
@@ -194,7 +194,7 @@ assert all(min(one["others"].values()) >= 0 and one["cpu_ns"] >= 0 for one in fo
 
 
 def test_a_new_thread_with_an_old_one_s_number_is_new():
-    before = thread_time.Reading({"wall_ns": 0}, 0, {7: (5000, 400), 8: (10, 0)})
-    after = thread_time.Reading({"wall_ns": 10_000}, 0, {7: (300, 20), 8: (30, 5)})
-    others = thread_time.between(before, after)["others"]
+    before = step_thread_time.Reading({"wall_ns": 0}, 0, {7: (5000, 400), 8: (10, 0)})
+    after = step_thread_time.Reading({"wall_ns": 10_000}, 0, {7: (300, 20), 8: (30, 5)})
+    others = step_thread_time.between(before, after)["others"]
     assert (others["cpu_ns"], others["waited_ns"], others["busy"]) == (320, 25, 1)

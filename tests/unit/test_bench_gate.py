@@ -25,7 +25,7 @@ def test_a_process_says_what_is_left_and_takes_the_turns_it_is_given(ends):
     gate = Gate(str(folder))
     assert gate.turn(12) == Turn(2, 10)
     assert gate.turn(2) == Turn(2, 2), "no more than what is left"
-    gate.wait_until_all_turns_end()
+    gate.wait_for_extra_seconds()
     assert os.read(told, 100) == b"ready 12\nready 2\nready 0\n"
 
 
@@ -33,9 +33,9 @@ def test_a_process_may_go_on_after_its_last_turn_for_some_seconds_of_steps(ends)
     _, go, folder = ends
     os.write(go, b"end 6250\nend\nend x\n")
     gate = Gate(str(folder))
-    assert (gate.wait_until_all_turns_end(), gate.wait_until_all_turns_end()) == (6.25, None)
+    assert (gate.wait_for_extra_seconds(), gate.wait_for_extra_seconds()) == (6.25, None)
     with pytest.raises(RunError, match="the gate"):
-        gate.wait_until_all_turns_end()
+        gate.wait_for_extra_seconds()
 
 
 @pytest.mark.parametrize("said", [b"go\n", b"go 1\n", b"go -1 2\n", b"go x 2\n", b"go 2 0\n", b"end\n", b"\n"])
@@ -50,7 +50,7 @@ def test_a_turn_after_the_last_step_is_none(ends):
     _, go, folder = ends
     os.write(go, b"go 2 10\n")
     with pytest.raises(RunError, match="no step is left"):
-        Gate(str(folder)).wait_until_all_turns_end()
+        Gate(str(folder)).wait_for_extra_seconds()
 
 
 def test_whoever_gave_turns_and_is_gone_ends_the_process(tmp_path):

@@ -26,7 +26,7 @@ print(json.dumps([status["THP_enabled"].strip(), open("/proc/self/numa_maps").re
 
 def asked(**variables):
     """Return what a child reports about a process that asked for its memory settings."""
-    code = f"import os, subprocess, sys; from bench import memory_policy; memory_policy.ask(); \
+    code = f"import os, subprocess, sys; from bench import requested_memory_policy as policy; policy.ask(); \
 subprocess.run([sys.executable, '-c', {SEEN!r}], check=True)"
     env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), **variables}
     return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import event_costs, thread_time
+from bench import event_costs, step_thread_time
 from bench.evidence import processes
 
 ROOT = Path(__file__).parents[2]
@@ -21,9 +21,9 @@ PAGE = mmap.PAGESIZE
 
 def account(work):
     """Return what the thread counted during ``work``; ``cpu`` and ``blocked`` (the rest) are in milliseconds."""
-    before = thread_time.read()
+    before = step_thread_time.read()
     work()
-    found = thread_time.since(before)
+    found = step_thread_time.since(before)
     blocked = found["wall_ns"] - found["cpu_ns"] - found["waited_ns"]
     return {**found, "cpu": found["cpu_ns"] / 1e6, "blocked": blocked / 1e6}
 
@@ -86,18 +86,18 @@ def test_a_thread_that_ended_is_told():
 
 def test_stretches_are_summed_and_one_unread_makes_the_sum_unknown():
     first, second = (account(lambda: spin(5)) for _ in range(2))
-    found = thread_time.sum_intervals([first, second])
+    found = step_thread_time.sum_intervals([first, second])
     assert found["cpu_ns"] == first["cpu_ns"] + second["cpu_ns"]
     assert found["others"]["cpu_ns"] == first["others"]["cpu_ns"] + second["others"]["cpu_ns"]
-    assert thread_time.sum_intervals([first, None]) is None
-    assert thread_time.sum_intervals([first, {**second, "waited_ns": None}])["waited_ns"] is None
-    assert thread_time.sum_intervals([]) is None
+    assert step_thread_time.sum_intervals([first, None]) is None
+    assert step_thread_time.sum_intervals([first, {**second, "waited_ns": None}])["waited_ns"] is None
+    assert step_thread_time.sum_intervals([]) is None
 
 
 def test_without_scheduler_statistics_waiting_is_unknown(monkeypatch):
-    monkeypatch.setattr(thread_time.processes, "scheduled", lambda *_: None)
-    before = thread_time.read()
-    assert thread_time.since(before)["waited_ns"] is None
+    monkeypatch.setattr(step_thread_time.processes, "scheduled", lambda *_: None)
+    before = step_thread_time.read()
+    assert step_thread_time.since(before)["waited_ns"] is None
 
 
 def test_a_page_fault_costs_what_it_costs():

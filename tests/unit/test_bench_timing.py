@@ -37,7 +37,7 @@ class Gate:
         apart, counted = self.turns.pop(0)
         return gate.Turn(apart, min(counted, left))
 
-    def wait_until_all_turns_end(self):
+    def wait_for_extra_seconds(self):
         self.clock.now += self.PAUSE
         self.ended = True
         return self.goes_on_s

@@ -9,7 +9,7 @@ import pytest
 from bench.early_and_late_steps import second_half
 from envmatrix.launchers.local import Here
 from envmatrix.matrix.model import Workload
-from envmatrix.plan.continued_blocks import FULL_S, MIN_S, seconds_of_steps, share
+from envmatrix.plan.steady_state_allocation import FULL_S, MIN_S, seconds_of_steps, share
 from envmatrix.results import RunFolder
 from envmatrix.results.elapsed import ElapsedTime
 from envmatrix.runner import loop as runner

@@ -63,7 +63,7 @@ def test_the_hosts_typed_face_is_the_benchmarks_own(name):
 
 
 def test_what_the_benchmark_returns_has_what_the_host_reads():
-    (field,) = shared_bench_modules.printed_numbers.fields("rate: 1,234.5 img/s")
+    (field,) = shared_bench_modules.number_parser.fields("rate: 1,234.5 img/s")
     assert all(hasattr(field, entry) for entry in shared_bench_modules.NumberField.__annotations__)
     assert all(hasattr(field.unit, entry) for entry in shared_bench_modules.Unit.__annotations__)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.printed_numbers import converted, fields, of_label, plain, unit_of, words
+from bench.number_parser import converted, fields, of_label, plain, unit_of, words
 
 SEPARATORS = st.sampled_from([",", "_", "'", " ", "\u2009", "\u202f", "\u00a0"])
 FORMS = st.sampled_from(

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from envmatrix.block.block_order import BlockOrder, Part, TrialOrder
+from envmatrix.block.block_instructions import BlockOrder, Part, TrialOrder
 from envmatrix.block.srun import Nodes
 from envmatrix.launchers.block_files import BlockFolder
 from envmatrix.launchers.block_start import copy_package

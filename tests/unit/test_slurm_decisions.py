@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.api.matrix_and_run_lookup import load_matrix
-from envmatrix.block.block_order import TrialOrder
+from envmatrix.block.block_instructions import TrialOrder
 from envmatrix.engines.base import Prepared
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import EngineError, InputError

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.block.block_order import BlockOrder, Part, TrialOrder
+from envmatrix.block.block_instructions import BlockOrder, Part, TrialOrder
 from envmatrix.block.process import Place
 from envmatrix.block.program_folder import MAX_COPIED_BYTES
 from envmatrix.errors import InputError

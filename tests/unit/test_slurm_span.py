@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from envmatrix.block.block_order import BlockOrder, Part, TrialOrder
+from envmatrix.block.block_instructions import BlockOrder, Part, TrialOrder
 from envmatrix.block.process import Place
 from envmatrix.errors import InputError
 from envmatrix.launchers.base import check_race

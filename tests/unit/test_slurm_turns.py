@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.block.block_order import Part, TrialOrder, Turns, read_order
+from envmatrix.block.block_instructions import Part, TrialOrder, Turns, read_order
 from envmatrix.block.interleave import turn_order
 from envmatrix.block.process import Place
 from envmatrix.launchers.slurm.script import time_limit_s
@@ -55,7 +55,7 @@ while left:
     if left == 2 and how == "waits":
         open(f"{shared}/waits", "w").close()
         signal.pause()
-gate.wait_until_all_turns_end()
+gate.wait_for_extra_seconds()
 os.kill(child, signal.SIGKILL)
 print("done", flush=True)
 """

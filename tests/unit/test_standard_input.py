@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 #: What every command with a program does around it.
-CHECK = "from envmatrix.cli.unused_input import check_unused_input as c\nwith c(['./a b', '-x']): pass"
+CHECK = "from envmatrix.cli.unused_stdin import check_unused_input as c\nwith c(['./a b', '-x']): pass"
 NOTE = "note: standard input has data, which no run of your program gets"
 
 

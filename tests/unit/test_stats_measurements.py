@@ -15,9 +15,9 @@ from envmatrix.errors import StoreError
 from envmatrix.evidence.dotted_paths import Kind, kind_of
 from envmatrix.results import RunFolder, Trial
 from envmatrix.results.reading import LineReader
+from envmatrix.stats.counted_evidence_texts import EVIDENCE
 from envmatrix.stats.effect_estimation import estimate
 from envmatrix.stats.effects import Flag
-from envmatrix.stats.evidence_text_cache import EVIDENCE
 from envmatrix.stats.measurements import MeasurementBuilder, fold_trials, read_measurements
 from envmatrix.stats.selftest import false_alarm_rate, relabelled_false_alarms, simulated_false_alarms
 from tests.synthetic import Machine, make_plan, make_trials, write_run

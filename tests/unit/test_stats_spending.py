@@ -25,8 +25,8 @@ from envmatrix.stats.inference.maxt import critical_value
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.stopping import alpha_spending
 from envmatrix.stats.stopping.alpha_spending import confidence_level, interim_analysis_blocks
+from envmatrix.trials.changes_made_by_resume import apply_resume_changes
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.resume_changes import apply_resume_changes
 from tests.synthetic import Machine, make_plan, make_trials, write_run
 from validation.simulated import absolute_t, over_two_copies, trials_of
 from validation.simulated_looks import decided

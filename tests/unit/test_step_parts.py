@@ -13,7 +13,7 @@ import pytest
 from envmatrix.api import run_results
 from envmatrix.errors import InputError
 from envmatrix.evidence.record import StepThread, read_record
-from envmatrix.report.explanation import _share_text, any_of_whole_process, line_of, reasons_of, tree_of
+from envmatrix.report.explanation import _share_text, any_covers_all_threads, line_of, reasons_of, tree_of
 from envmatrix.report.formats.exports import effects_csv, trials_csv
 from envmatrix.report.formats.html_file import to_html
 from envmatrix.report.formats.json_file import summary_to_json
@@ -208,7 +208,7 @@ def test_an_older_run_gives_the_parts_of_its_process():
     assert [(one.rule.name[:18], one.confirmed) for one in tcmalloc.findings] == [("memory is returned", True)]
     assert [one.rule.name for one in book.findings] == ["threads sleep between parallel regions"]
     assert book.parts.part("user").change.high < 0 < book.parts.part("blocked").change.low
-    assert any_of_whole_process([tcmalloc])
+    assert any_covers_all_threads([tcmalloc])
     assert line_of(tcmalloc) in (RESULTS.parent / "docs/why.md").read_text()
 
 

@@ -72,7 +72,7 @@ def can_time_lines(pattern: str, output: str, arrivals: Arrivals) -> bool:
     ends, size = [], 0
     for line in output.partition("\n[... ")[0].split("\n"):
         size += len(line.encode()) + 1
-        if re.match(pattern, bench.printed_numbers.without_colours(line)):
+        if re.match(pattern, bench.number_parser.without_colours(line)):
             ends.append(size)
     arrival_of_each = (next((at_s for at_s, received in arrivals if received >= end), None) for end in ends)
     times = [at_s for at_s in arrival_of_each if at_s is not None]
@@ -83,7 +83,7 @@ def can_time_lines(pattern: str, output: str, arrivals: Arrivals) -> bool:
 
 def _step_rate_metric(pattern: str, output: str, description: str) -> tuple[MetricSource, str]:
     _make_source("--metric-steps", steps=pattern, better="higher")
-    text = bench.printed_numbers.without_colours(output)
+    text = bench.number_parser.without_colours(output)
     lines = [text[match.start() :].partition("\n")[0] for match in re.finditer(pattern, text, re.MULTILINE)]
     is_cut = is_truncated(output)
     if not lines and not is_cut:
@@ -102,7 +102,7 @@ def _step_rate_metric(pattern: str, output: str, description: str) -> tuple[Metr
 
 def _regex_metric(pattern: str, output: str) -> tuple[MetricSource, str]:
     source = _make_source("--metric-regex", regex=pattern, better="higher")
-    text = bench.printed_numbers.plain(output)
+    text = bench.number_parser.plain(output)
     matches = [match for match in re.finditer(pattern, text, re.MULTILINE) if match[1] is not None]
     if not matches and is_truncated(output):
         return source, "from --metric-regex (long output: no match in the part that is kept); higher is better"
@@ -112,9 +112,7 @@ def _regex_metric(pattern: str, output: str) -> tuple[MetricSource, str]:
     begin, end = text.rfind("\n", 0, last.start(1)) + 1, text.find("\n", last.end(1))
     line = text[begin : end if end >= 0 else None]
     try:
-        field = bench.printed_numbers.field_at(
-            line, last.start(1) - begin, last.end(1) - begin, literally="," in pattern
-        )
+        field = bench.number_parser.field_at(line, last.start(1) - begin, last.end(1) - begin, literally="," in pattern)
     except ValueError as error:
         raise InputError(f"--metric-regex: {error}", remedy="put ( ) around one number") from None
     unit = field.unit if field.unit and field.unit.kind != "count" else None
@@ -126,9 +124,9 @@ def _regex_metric(pattern: str, output: str) -> tuple[MetricSource, str]:
 
 
 def _is_time_field(field: bench.NumberField) -> bool:
-    words = bench.printed_numbers.words(field.label)
+    words = bench.number_parser.words(field.label)
     match = re.search(r"\b(?:time|timing|latency|duration|dt|ms|seconds)\b", words)
-    return match is not None and not bench.printed_numbers.of_label(words)
+    return match is not None and not bench.number_parser.of_label(words)
 
 
 def _no_match(option: str, pattern: str) -> InputError:

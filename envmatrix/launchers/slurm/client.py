@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envmatrix.block.block_order import CANNOT_WRITE
+from envmatrix.block.block_instructions import CANNOT_WRITE
 from envmatrix.errors import EngineError, InputError, suggestion
 from envmatrix.launchers.batch_system import BatchSystem, QueuedJob, SilentError, host_of_cpus
 from envmatrix.launchers.block_launcher import common_host

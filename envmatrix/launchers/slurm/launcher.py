@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 
-from envmatrix.block.block_order import CANNOT_WRITE
+from envmatrix.block.block_instructions import CANNOT_WRITE
 from envmatrix.errors import EngineError
 from envmatrix.launchers.base import Ask, Work
 from envmatrix.launchers.batch_queue import SETTLE, BatchLauncher

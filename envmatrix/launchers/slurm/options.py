@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from envmatrix.block.block_order import BlockOrder
+from envmatrix.block.block_instructions import BlockOrder
 from envmatrix.engines.base import Engine
 from envmatrix.errors import EngineError, InputError
 from envmatrix.launchers.base import Ask, Launcher, LauncherKind, Option, refuse_engines_without_commands

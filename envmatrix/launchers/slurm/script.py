@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envmatrix.block.block_order import CANNOT_WRITE, BlockOrder, Part
+from envmatrix.block.block_instructions import CANNOT_WRITE, BlockOrder, Part
 from envmatrix.launchers.block_orders import block_order, block_seconds, job_prefix
 from envmatrix.launchers.block_start import copy_package, start_lines
 from envmatrix.launchers.slurm.client import SlurmClient

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from envmatrix.matrix.program_output.speed_numbers import Reading
 from envmatrix.system import shared_bench_modules as bench
 
-#: Only the start of a number: bench/printed_numbers.py reads the rest, its separators, factor and unit.
+#: Only the start of a number: bench/number_parser.py reads the rest, its separators, factor and unit.
 _NUMBER = r"\b([0-9.]+)"
 _BETWEEN = r"[^\w\n]*"
 _ANYTHING = r"[^\n]*?"
@@ -38,7 +38,7 @@ class OutputText:
             line_end = self._text.find("\n", match.start(1))
             line, start = self._text[line_start : line_end if line_end >= 0 else None], match.start(1) - line_start
             field_starts = [
-                field.start for field in bench.printed_numbers.fields(line) if field.start <= start < field.end
+                field.start for field in bench.number_parser.fields(line) if field.start <= start < field.end
             ]
             positions.add(line_start + field_starts[0] if len(field_starts) == 1 else -1)
             if len(positions) > enough:
@@ -105,8 +105,8 @@ def _label_endings(label: str) -> list[str]:
 
 
 def _is_descriptive(ending: str) -> bool:
-    name = bench.printed_numbers.words(ending)
-    return bench.printed_numbers.of_label(name) or re.search(r"\b(?:time|timing|dt|latency)\b", name) is not None
+    name = bench.number_parser.words(ending)
+    return bench.number_parser.of_label(name) or re.search(r"\b(?:time|timing|dt|latency)\b", name) is not None
 
 
 def _escape_words(words: str) -> str:
@@ -143,9 +143,7 @@ def _unit_pattern(field: bench.NumberField, line: str) -> str:
 def _previous_number_patterns(reading: Reading, behind: str) -> Iterator[str]:
     """Yield patterns that start at the previous number's label: ``Time: 0.52s, 489.2/s (0.54s, 474.3/s)``."""
     previous = [
-        field
-        for field in bench.printed_numbers.fields(reading.line)
-        if field.start < reading.field.start and field.label
+        field for field in bench.number_parser.fields(reading.line) if field.start < reading.field.start and field.label
     ]
     if previous and not reading.second:
         yield f"{_escape_words(_label_endings(previous[-1].label)[0])}{_BETWEEN}[0-9.,]+[^\\n(]*?{_NUMBER}{behind}"
@@ -153,12 +151,12 @@ def _previous_number_patterns(reading: Reading, behind: str) -> Iterator[str]:
 
 def _line_start_pattern(reading: Reading, rank: str) -> str:
     """Return the start of a line, up to its first number, as a pattern; with ``rank``, that rank's own marker."""
-    line, _ = bench.printed_numbers.mask_and_detect_counts(reading.line)
+    line, _ = bench.number_parser.mask_and_detect_counts(reading.line)
     line = _BAR_CHARACTERS.sub(lambda bar: "\0" * len(bar[0]), line)
     if rank:
         rank_match = re.search(rf"[A-Za-z]+[\s\"':=_#\[-]{{0,3}}{rank}(?!\d)|^\[\d+,{rank}\]", line)
         return f"{re.escape(rank_match[0])}(?![0-9]){_ANYTHING}" if rank_match else f"^(?!){_ANYTHING}"
-    first_field = bench.printed_numbers.fields(reading.line)[0]
+    first_field = bench.number_parser.fields(reading.line)[0]
     line_start, is_first = line[: first_field.start], first_field.start == reading.field.start
     parts = [re.sub(r"(?:\\ |\\\t)+", r"\\s*", re.escape(part)) for part in re.split(r"\0+", line_start)]
     mask_and_detect_counts = [reading.line[hidden.start()] for hidden in re.finditer(r"\0+", line_start)]

@@ -145,10 +145,10 @@ def _blocks(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _line_readings(line: str, number: int, title: str, block: str) -> Iterator[Reading]:
-    fields = bench.printed_numbers.fields(line)
-    text, counts_flops = bench.printed_numbers.mask_and_detect_counts(line)
+    fields = bench.number_parser.fields(line)
+    text, counts_flops = bench.number_parser.mask_and_detect_counts(line)
     counts_flops = counts_flops or any(
-        bench.printed_numbers.is_counter(bench.printed_numbers.words(field.label)) for field in fields
+        bench.number_parser.is_counter(bench.number_parser.words(field.label)) for field in fields
     )
     prefix = re.sub(r"\0+", "\0", text[: fields[0].start]) if fields else ""
     for field in fields:
@@ -170,8 +170,8 @@ def _make_reading(
 ) -> Reading:
     order, unit = speed
     text, prefix, title, block = context
-    label = bench.printed_numbers.words(field.label)
-    description = label or bench.printed_numbers.words(re.split(r"[,;|]|\d", text)[-1])
+    label = bench.number_parser.words(field.label)
+    description = label or bench.number_parser.words(re.split(r"[,;|]|\d", text)[-1])
     description_and_unit = f"{description} {field.unit.text.lower() if field.unit else ''}"
     second = not label and re.search(r"\d\S*(?: [a-z/]+)? *\([^()]*\Z", text) is not None
     rank = _RANK.search(line[: field.start])
@@ -227,14 +227,14 @@ def _phase(label: str, preceding: str) -> str:
 
 def _speed_order(field: bench.NumberField, text: str, *, counts_flops: bool) -> tuple[int, str] | None:
     """Return what a number measures, and its unit; None if it is not a speed."""
-    label = bench.printed_numbers.words(field.label)
-    if bench.printed_numbers.is_other(label):
+    label = bench.number_parser.words(field.label)
+    if bench.number_parser.is_other(label):
         return None
-    unit, says_speed = field.unit, bench.printed_numbers.of_label(label)
+    unit, says_speed = field.unit, bench.number_parser.of_label(label)
     if (
         says_speed
         and not (unit or field.connector or _BY_DEVICE.search(label))
-        and bench.printed_numbers.is_counter(label)
+        and bench.number_parser.is_counter(label)
     ):
         return None  # a count after the unit of another number: ``tokens/s epoch 3``
     if _FLOPS_COUNTED.search(f"{field.label} {unit.text if unit else ''}"):

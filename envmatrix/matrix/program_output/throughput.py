@@ -75,9 +75,9 @@ def throughput_candidates(output: str, wall_s: float | None = None) -> list[Thro
     Each pattern was verified on the same output; an empty pattern means that none identifies the number. ``wall_s`` is
     the program's wall time.
     """
-    lines = bench.printed_numbers.plain(output).split("\n")
+    lines = bench.number_parser.plain(output).split("\n")
     if len(lines) > sum(_HEAD_AND_TAIL_LINES):
-        lines = bench.printed_numbers.plain(_without_redraws(bench.printed_numbers.without_colours(output))).split("\n")
+        lines = bench.number_parser.plain(_without_redraws(bench.number_parser.without_colours(output))).split("\n")
     if len(lines) > sum(_HEAD_AND_TAIL_LINES):
         lines = [*lines[: _HEAD_AND_TAIL_LINES[0]], *lines[-_HEAD_AND_TAIL_LINES[1] :]]
     text = OutputText("\n".join(lines))
@@ -159,27 +159,27 @@ def _split_sweep(group: Sequence[Reading]) -> list[list[Reading]]:
 
     A step counter does neither: 1, 10, 20.
     """
-    first_field, last_field = bench.printed_numbers.fields(group[-1].line)[0], group[-1].field
+    first_field, last_field = bench.number_parser.fields(group[-1].line)[0], group[-1].field
     is_percentage = first_field.unit is not None and first_field.unit.text == "%"
     if first_field.start >= last_field.start or not first_field.value.is_integer() or is_percentage:
         return []
     by_count: dict[float, list[Reading]] = {}
     for reading in group:
-        by_count.setdefault(bench.printed_numbers.fields(reading.line)[0].value, []).append(reading)
+        by_count.setdefault(bench.number_parser.fields(reading.line)[0].value, []).append(reading)
     counts, values = list(by_count), [reading.field.value for reading in group]
     strides = [larger - smaller for smaller, larger in itertools.pairwise(counts)]
     pairs = (*itertools.pairwise(counts), *itertools.pairwise(strides))
     doubles = all(0 < 2 * smaller <= larger for smaller, larger in pairs)
     swept = len(counts) > 2 and doubles and max(values) > _DIFFERENT_RATIO * min(values)
     is_setting = (
-        _SETTING_LABEL.search(bench.printed_numbers.words(first_field.label)) and 1 < len(counts) <= _MAX_SETTINGS
+        _SETTING_LABEL.search(bench.number_parser.words(first_field.label)) and 1 < len(counts) <= _MAX_SETTINGS
     )
     return list(by_count.values()) if swept or is_setting else []
 
 
 def _later_labels(reading: Reading) -> frozenset[str]:
     return frozenset(
-        field.label for field in bench.printed_numbers.fields(reading.line) if field.start > reading.field.start
+        field.label for field in bench.number_parser.fields(reading.line) if field.start > reading.field.start
     )
 
 
@@ -198,7 +198,7 @@ def _is_plausible(group: Sequence[Reading], wall_s: float | None) -> bool:
         bar = _BAR.search(last.line)
         seconds = _clock_seconds(bar["clock"]) if bar and last.order == STEPS else 0
         return not bar or seconds < 5 or 0.5 < value * seconds / max(1, int(bar["done"])) < 2
-    scale = unit.scale if unit else getattr(bench.printed_numbers.unit_of(last.unit), "scale", 1.0)
+    scale = unit.scale if unit else getattr(bench.number_parser.unit_of(last.unit), "scale", 1.0)
     if value * scale > (1e5 if wall_s is None else _CLOCK * wall_s + _CLOCK_S):
         return False
     values = [reading.field.value for reading in group]
@@ -270,7 +270,7 @@ def _verified_throughput(text: OutputText, group: Sequence[Reading], rank: str, 
     last, field = group[-1], group[-1].field
     unit = field.unit.text if field.unit else ""
     label = field.label.replace("\0", "N")
-    if not label or (unit and not bench.printed_numbers.of_label(bench.printed_numbers.words(label))):
+    if not label or (unit and not bench.number_parser.of_label(bench.number_parser.words(label))):
         label = f"{label} {unit}".strip()
     regex, span = shortest_pattern(text, group, rank), (field.start, field.unit_end)
     yield Throughput(regex, label, field.value, last.unit, last.better, last.line, span, note)
@@ -282,7 +282,7 @@ def step_line_pattern(output: str) -> str:
     If the middle of the output was left out, both ends must count evenly.
     """
     runs_by_words: dict[str, list[list[int]]] = {}
-    parts = _CUT.split(bench.printed_numbers.without_colours(output))
+    parts = _CUT.split(bench.number_parser.without_colours(output))
     for number, part in enumerate(parts):
         complete_lines = part if len(parts) == 1 else part.partition("\n")[2] if number else part.rpartition("\n")[0]
         for words, numbers in _counter_values(complete_lines).items():
@@ -306,4 +306,4 @@ def _is_even(*runs: Sequence[int]) -> bool:
 
 def has_pytest_benchmark_table(output: str) -> bool:
     """Return whether an output contains pytest-benchmark's table: it repeats its work until a time limit."""
-    return _PYTEST_BENCHMARK.search(bench.printed_numbers.without_colours(output)) is not None
+    return _PYTEST_BENCHMARK.search(bench.number_parser.without_colours(output)) is not None

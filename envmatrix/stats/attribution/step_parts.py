@@ -195,7 +195,7 @@ def step_parts(analysis: Analysis, measured: Measurements) -> dict[str, StepPart
         parts.arm.name: parts
         for family in families(analysis.plan)
         if analysis.primary[family.arms[0].workload].is_speed
-        for parts in step_parts_of(_of_family(family, measured, analysis.level))
+        for parts in changed_parts_of(_of_family(family, measured, analysis.level))
     }
 
 
@@ -211,7 +211,7 @@ def pair_parts(plan: Plan, old: Arm, new: Arm, measured: Measurements, level: fl
     beside = [arm for arm in plan.arms if arm.workload == new.workload and arm.engine == new.engine]
     pairs = tuple(itertools.combinations(beside, 2))[1:]
     family = Family(old.name, (old.name, *copies), (new,), tuple(block for block, _ in pairs))
-    return next(iter(step_parts_of(_of_family(family, measured, level))), None)
+    return next(iter(changed_parts_of(_of_family(family, measured, level))), None)
 
 
 def _of_family(family: Family, measured: Measurements, level: float) -> Together:
@@ -228,7 +228,7 @@ def _of_family(family: Family, measured: Measurements, level: float) -> Together
     return Together(*compared, measured.apart, thread, comparisons, copies, level)
 
 
-def step_parts_of(together: Together) -> list[StepParts]:
+def changed_parts_of(together: Together) -> list[StepParts]:
     """Return the counted parts of each environment that has at least two blocks in common with its reference."""
     differences, counted = together.differences, together.counted
     wholes = together.intervals(differences["whole"], 1)
@@ -294,7 +294,7 @@ def unpaired_parts(
     seen = f"with {len(olds)} older runs"
     compared = reference, arms, values, means, medians
     together = OfRuns(*compared, new.apart, thread, comparisons, 1, level, seen, tuple(ends))
-    return next(iter(step_parts_of(together)), None)
+    return next(iter(changed_parts_of(together)), None)
 
 
 def _of_runs(values: Floats, ends: Sequence[int]) -> tuple[Floats, Floats]:

@@ -157,7 +157,7 @@ class _RunPair:
     def _beside(self) -> list[tuple[Run, Measurements]]:
         """Further runs that measured any arm of the older run with the same setup."""
         old, comparable_runs = self.runs[0], []
-        for folder, run in other_runs_in_folder(self.folders[0], self.runs):
+        for folder, run in runs_in_folder_except_known(self.folders[0], self.runs):
             if any(is_same_setup(old, run, arm) for arm in old.plan.arms):
                 with contextlib.suppress(StoreError):  # skip a damaged run
                     measured = read_measurements(folder, run.plan)
@@ -283,7 +283,7 @@ def run_identity(run: Run) -> tuple[str, str]:
     return run.name, run.created
 
 
-def other_runs_in_folder(old: RunFolder, known_runs: Iterable[Run]) -> list[tuple[RunFolder, Run]]:
+def runs_in_folder_except_known(old: RunFolder, known_runs: Iterable[Run]) -> list[tuple[RunFolder, Run]]:
     """Return the runs in the same folder as ``old``, each once, without those in ``known_runs``.
 
     Unreadable runs are skipped.

@@ -29,10 +29,10 @@ from envmatrix.stats.metrics import THROUGHPUT
 from envmatrix.stats.pairing import (
     Family,
     families,
+    interleaved_original_of_copy,
     log_ratios_over_copy_mean,
     logs_of,
     ratio_from_log,
-    resolve_interleaved_reference,
 )
 from envmatrix.stats.steady_state.later_speed import CHANGE, TREND, WATCHED
 
@@ -99,10 +99,10 @@ def steady_between(
     The interval is one of ``several``, like that of ``effect``. None: one of the arms did not go on.
     """
     (old, new), plan = arms, analysis.plan
-    if new.name == resolve_interleaved_reference(old.reference, plan):
+    if new.name == interleaved_original_of_copy(old.reference, plan):
         inverted = steady_between(measured, analysis, (new, old), invert_effect(effect, new, old), several)
         return inverted and _inverted(inverted)
-    is_listed = old.name == resolve_interleaved_reference(new.reference, plan)
+    is_listed = old.name == interleaved_original_of_copy(new.reference, plan)
     family = next((candidate for candidate in families(plan) if is_listed and new in candidate.arms), None)
     if family is None and (old.reference is None or old.reference != new.reference):
         return None
