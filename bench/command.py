@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 from bench import code_digest, kernel_counters, program_metrics, record
 from bench.early_and_late_steps import first_half_extra_s, first_to_last_step_ratio, program_second_half
 from bench.errors import BenchError, RunError
-from bench.evidence import cgroup, processes, programs, stops, tree
+from bench.evidence import cgroup, processes, programs, stop_signals, tree
 from bench.evidence.reading import attempt
 from bench.program_output import Output, Pipe
 from bench.program_turns import StepTurns, Turns
@@ -130,7 +130,7 @@ def run(
     turn_times = turns.times() if isinstance(turns, StepTurns) else None
     usage |= {"run_delay_s": watched.run_delay_s(cpu_s), "turn_start": first_to_last_step_ratio(turn_times or ())}
     usage |= turns.contention(wall_ns) if turns else {}
-    program_evidence["system"]["stops"] = None if turns else max(stops.count() or 0, watched.stops)
+    program_evidence["system"]["stops"] = None if turns else max(stop_signals.count() or 0, watched.stops)
     served_by = watched.sockets.outside() if 1e9 * cpu_s < _IDLE * wall_ns else []
     program_evidence |= {"lost_preloads": sorted(output.lost_preloads), "left_running": watched.left}
     program_evidence["served_by"] = served_by  # what may have done work for the program
@@ -152,9 +152,9 @@ def _priced_thread(thread: dict[str, Any] | None, wall_ns: int) -> dict[str, Any
     """Return the account of a program's first thread, with the costs of events on this machine; None without one."""
     if not thread:
         return None
-    from bench import event_costs
+    from bench import system_event_costs
 
-    return dict(thread, wall_ns=wall_ns, steps=None, prices=event_costs.measure())
+    return dict(thread, wall_ns=wall_ns, steps=None, prices=system_event_costs.measure())
 
 
 def _workload(argv: Sequence[str], wanted: program_metrics.WantedNumbers) -> dict[str, Any]:

@@ -138,10 +138,10 @@ def _add_program(parser: argparse.ArgumentParser) -> None:
 
 def _program(arguments: argparse.Namespace) -> None:
     from bench import command, program_metrics, record
-    from bench.evidence import stops
+    from bench.evidence import stop_signals
 
     if not arguments.gate:  # with a gate, the process is stopped between its turns on purpose
-        stops.watch(children=True)
+        stop_signals.watch(children=True)
     argv = arguments.argv[1:] if arguments.argv[:1] == ["--"] else arguments.argv
     if not argv:
         raise BenchError("command wants a program: python -m bench command [options] -- PROGRAM ARGUMENTS")
@@ -167,11 +167,11 @@ def _program(arguments: argparse.Namespace) -> None:
 
 def _run(parsed: argparse.Namespace) -> None:
     from bench import arguments, options, record, trial_process
-    from bench.evidence import stops
+    from bench.evidence import stop_signals
     from bench.parallel import nodes
 
     if not parsed.gate:  # with a gate, the process is stopped between its turns on purpose
-        stops.watch()
+        stop_signals.watch()
     names = options.listed()
     values = arguments.from_texts({name: text for name, text in vars(parsed).items() if name in names})
     record.check_writable(parsed.record)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING, Any, Callable
 
-from bench import event_costs, timing
+from bench import system_event_costs, timing
 from bench.data_sets import Prepared
 from bench.device_and_rank import Place
 from bench.early_and_late_steps import first_half_extra_s
@@ -82,7 +82,7 @@ def _measure_work(
     result = {**dict.fromkeys(_RESULT), **result_parts["result"]}
     result.update(training_loss=timed.last_loss, samples=timed.samples, steps=len(timed.steps_ns))
     metrics = dict(_metrics(times, timed, place), **counted)
-    thread = timed.thread and dict(timed.thread, steps=len(timed.steps_ns), prices=event_costs.measure())
+    thread = timed.thread and dict(timed.thread, steps=len(timed.steps_ns), prices=system_event_costs.measure())
     return dict(result_parts, result=result, timing=times, metrics=metrics, step_thread=thread, steal_ticks=steal_ticks)
 
 

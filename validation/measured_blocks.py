@@ -18,7 +18,7 @@ from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.batches import TrialGrouper
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.interleave import TurnLengths, run_interleaved
-from envmatrix.trials.retry import run_with_rebuild
+from envmatrix.trials.missing_image_retry import run_with_rebuild
 
 
 def here(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench import record, trial_process
 from bench.errors import BenchError, RunError, exit_now, print_error
-from bench.evidence import stops
+from bench.evidence import stop_signals
 from bench.options import Options
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
         job = json.load(file)
     rank = int(argv[1])
     try:
-        stops.watch()
+        stop_signals.watch()
         document = trial_process.run(job["options"], job["data_dir"], Member(job, rank))
         if document is not None:  # None only for supervisors of nodes
             record.write(document, os.path.join(job["folder"], f"rank-{rank}.json"))

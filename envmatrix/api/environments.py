@@ -27,7 +27,7 @@ from envmatrix.launchers.catalog import script_forms
 from envmatrix.matrix.environment_files import kind_of_file, read_text_file
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Environment, Library, all_libraries, resolve_environment
-from envmatrix.plan.export_lines import BUNDLE_FOLDER, dockerfile, export_lines, patch_text
+from envmatrix.plan.export_lines import BUNDLE_FOLDER, dockerfile, environment_patch, export_lines
 from envmatrix.report.group import Group
 from envmatrix.results import Run, RunFolder, write_whole
 from envmatrix.search.study_folder import StudyFolder
@@ -225,7 +225,7 @@ def _export_patch(session: Session, file: Path, place: Path | None) -> str:
         )
     preload = _export_preload(session, place, for_image=for_image)
     libraries = _copied_libraries(place, folder) if for_image else ""
-    return patch_text(file, text, session.environment, preload, libraries)
+    return environment_patch(file, text, session.environment, preload, libraries)
 
 
 def _copied_libraries(place: Path | None, folder: Path | None) -> str:

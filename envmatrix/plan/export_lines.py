@@ -90,7 +90,7 @@ def cached_libraries_note(environment: Environment, preload: tuple[str, ...]) ->
 
 
 def dockerfile(environment: Environment, preload: tuple[str, ...], base: str, libraries: str = "") -> str:
-    """Return a Dockerfile. ``preload`` are paths inside the image; ``libraries`` as in ``patch_text``."""
+    """Return a Dockerfile. ``preload`` are paths inside the image; ``libraries`` as in ``environment_patch``."""
     variables = all_variables(environment, preload)
     return "\n".join(
         [
@@ -173,7 +173,9 @@ def placement_lines(environment: Environment) -> list[str]:
     return [*start, *quota_note(environment)]
 
 
-def patch_text(file: Path, text: str, environment: Environment, preload: tuple[str, ...], libraries: str = "") -> str:
+def environment_patch(
+    file: Path, text: str, environment: Environment, preload: tuple[str, ...], libraries: str = ""
+) -> str:
     """Return a unified diff of ``file``, for `patch` and `git apply`, after which it sets up the environment.
 
     ``libraries`` is the folder that a Dockerfile copies the preloaded files from ('': they are in its image already).

@@ -30,7 +30,7 @@ from envmatrix.trials import orphans
 from envmatrix.trials.batches import TrialGrouper
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.interleave import run_interleaved
-from envmatrix.trials.retry import run_with_rebuild
+from envmatrix.trials.missing_image_retry import run_with_rebuild
 
 
 class Observer(Protocol):

@@ -18,7 +18,7 @@ from envmatrix.stats.steady_state.effect import variances
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.interleaving_eligibility import is_single_process_benchmark
-from envmatrix.trials.retry import run_with_rebuild
+from envmatrix.trials.missing_image_retry import run_with_rebuild
 
 
 class Continuations:

@@ -10,8 +10,8 @@ from typing import Any
 
 from envmatrix.evidence import notices
 from envmatrix.evidence.base import once_for_each
+from envmatrix.evidence.effective_settings import settled
 from envmatrix.evidence.evidence_models import Evidence
-from envmatrix.evidence.settings_comparison import settled
 
 #: Evidence shown in reports, as dotted paths in the record's ``evidence``.
 EVIDENCE = (

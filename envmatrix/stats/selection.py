@@ -17,7 +17,7 @@ from envmatrix.stats.effects import ALL_ANALYSES_LEVEL, Effect, can_be_called_be
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.pairing import Views, families, log_ratios_over_copy_mean, logs_of, ratio_from_log, summarise_pairs
 from envmatrix.stats.steady_state.effect import SteadyEffect
-from envmatrix.stats.stopping.racing import BEST_SET_SHARE, lead_lower_bounds, surely_not_best
+from envmatrix.stats.stopping.racing import BEST_SET_SHARE, rivals_lead_lower_bounds, surely_not_best
 
 _HALVES, _SEED = 200, 20_260_102
 
@@ -152,7 +152,7 @@ def _lead(candidates: Candidates, fastest: int, chosen: int, tests: float) -> fl
     if candidates.high is not None:
         return max(0.0, float(candidates.high[fastest] - candidates.low[chosen]))
     differences = candidates.differences
-    least = lead_lower_bounds(differences.rows([fastest]), differences.rows([chosen]), max(1, tests))
+    least = rivals_lead_lower_bounds(differences.rows([fastest]), differences.rows([chosen]), max(1, tests))
     return max(0.0, -float(least[0, 0]))
 
 

@@ -26,7 +26,7 @@ from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials import orphans
 from envmatrix.trials.execution import check_image_present, make_finished_trial, make_local_job, make_unstarted_trial
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.retry import rebuild_image
+from envmatrix.trials.missing_image_retry import rebuild_image
 
 
 class _NotStartedError(Exception):

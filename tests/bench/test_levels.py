@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from envmatrix.evidence.effective_settings import settled
 from envmatrix.evidence.record import read_evidence
-from envmatrix.evidence.settings_comparison import settled
 from envmatrix.plan.environment import resolve_environment
 from envmatrix.trials.verification import verify_evidence
 from tests.shipped_levels import ALREADY, environment, levels, matrix

@@ -62,7 +62,7 @@ def test_a_process_that_measures_a_program_loads_no_module_that_it_does_not_need
         "difflib",
         "bench.options",
         "bench.number_parser",
-        "bench.event_costs",
+        "bench.system_event_costs",
     }
     assert not loaded & {"bench.evidence.cuda", "bench.evidence.xla"}
 

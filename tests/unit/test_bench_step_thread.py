@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import event_costs, step_thread_time
+from bench import step_thread_time, system_event_costs
 from bench.evidence import processes
 
 ROOT = Path(__file__).parents[2]
@@ -102,10 +102,10 @@ def test_without_scheduler_statistics_waiting_is_unknown(monkeypatch):
 
 def test_a_page_fault_costs_what_it_costs():
     """The kernel clears 4 KiB: more than 50 ns on any machine, some microseconds on slow virtual machines."""
-    assert 50 < event_costs.minor_fault_ns() < 50_000
-    assert 100 < event_costs.wake_up_ns() < 5e6
-    assert 50 < event_costs.memory_call_ns() < 100_000
-    assert set(event_costs.measure()) == {"minor_fault_ns", "wake_up_ns", "memory_call_ns"}
+    assert 50 < system_event_costs.minor_fault_ns() < 50_000
+    assert 100 < system_event_costs.wake_up_ns() < 5e6
+    assert 50 < system_event_costs.memory_call_ns() < 100_000
+    assert set(system_event_costs.measure()) == {"minor_fault_ns", "wake_up_ns", "memory_call_ns"}
 
 
 def own(tmp_path, program, *argv):

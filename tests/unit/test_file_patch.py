@@ -10,7 +10,7 @@ from envmatrix.__main__ import main
 from envmatrix.errors import InputError
 from envmatrix.matrix.environment_files import read_environment_file
 from envmatrix.plan.environment import Environment, Image
-from envmatrix.plan.export_lines import patch_text
+from envmatrix.plan.export_lines import environment_patch
 
 ENVIRONMENT = Environment("tuned", "", {}, Image("i"), {"A": "b 'c' $d", "OMP_NUM_THREADS": "2", "GONE": None}, (), {})
 FILES = {
@@ -27,7 +27,7 @@ FILES = {
 
 
 def patched(file, environment=ENVIRONMENT, preload=()):
-    difference = patch_text(file, file.read_bytes().decode(), environment, preload)
+    difference = environment_patch(file, file.read_bytes().decode(), environment, preload)
     subprocess.run(["patch", "--binary", "-s", str(file)], input=difference.encode(), check=True)
     return difference
 
@@ -57,7 +57,7 @@ def test_git_applies_it_too(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     file = tmp_path / ".env"
     file.write_text("OTHER=2")
-    difference = patch_text(file, file.read_text(), replace(ENVIRONMENT, variables={"A": "1"}), ("/lib/x.so",))
+    difference = environment_patch(file, file.read_text(), replace(ENVIRONMENT, variables={"A": "1"}), ("/lib/x.so",))
     subprocess.run(["git", "apply", "-"], input=difference, text=True, check=True)
     assert read_environment_file(file).variables == {"OTHER": "2", "A": "1"}
     assert "LD_PRELOAD=/lib/x.so\n" in file.read_text()
@@ -75,7 +75,7 @@ def test_git_applies_it_too(tmp_path, monkeypatch):
 )
 def test_a_file_that_cannot_be_patched_is_refused(tmp_path, name, text, error):
     with pytest.raises(InputError, match=error):
-        patch_text(tmp_path / name, text, ENVIRONMENT, ())
+        environment_patch(tmp_path / name, text, ENVIRONMENT, ())
 
 
 def test_the_command_prints_the_patch_and_changes_nothing(tmp_path, monkeypatch, capsys):

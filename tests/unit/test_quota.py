@@ -3,8 +3,8 @@
 import pytest
 
 from envmatrix.api.doctor import check_cpu_quota, tightest_quota
+from envmatrix.evidence.effective_settings import settled
 from envmatrix.evidence.record import read_evidence
-from envmatrix.evidence.settings_comparison import settled
 from envmatrix.matrix import load
 from envmatrix.plan.environment import resolve_environment
 from envmatrix.report.formats.markdown import to_markdown

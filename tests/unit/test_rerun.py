@@ -26,9 +26,9 @@ from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.inference.maxt import student_quantile
 from envmatrix.stats.inference.standard_errors import LONGER
 from envmatrix.trials import experiment, images
+from envmatrix.trials.missing_image_retry import rebuild_image
 from envmatrix.trials.new_run_options import NewRun
 from envmatrix.trials.overrides import Overrides
-from envmatrix.trials.retry import rebuild_image
 from tests.synthetic import Machine, make_plan, make_run, make_trials
 
 MATRIX = """version: 2

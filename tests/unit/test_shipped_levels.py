@@ -4,8 +4,8 @@ import pytest
 
 from bench.evidence import onednn
 from envmatrix.evidence.dotted_paths import SHORT_PATHS
+from envmatrix.evidence.effective_settings import settled
 from envmatrix.evidence.record import read_evidence
-from envmatrix.evidence.settings_comparison import settled
 from envmatrix.trials.verification import verify_evidence
 from tests.shipped_levels import ALREADY, environment, levels, matrix, unverified
 

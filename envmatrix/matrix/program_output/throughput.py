@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from envmatrix.matrix.program_output.json_lists import group_json_entries_by_name
-from envmatrix.matrix.program_output.patterns import OutputText, shortest_pattern
+from envmatrix.matrix.program_output.number_regex import OutputText, shortest_pattern
 from envmatrix.matrix.program_output.speed_numbers import (
     BYTES,
     SIDE_PHASE,

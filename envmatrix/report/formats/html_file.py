@@ -23,8 +23,8 @@ from envmatrix.report.formatting import format_bounds, format_count, format_deci
 from envmatrix.report.group import Group, Row, scaling_sentence, use_command
 from envmatrix.report.report_data import Summary, glossary_words
 from envmatrix.report.tables.columns import Column, Medium, columns_of
-from envmatrix.report.tables.evidence import evidence_table
 from envmatrix.report.tables.table_model import node_table
+from envmatrix.report.tables.verified_values import evidence_table
 from envmatrix.stats.effects import DISQUALIFYING_FLAGS
 from envmatrix.stats.inference.maxt import LEAST_UNITS
 from envmatrix.stats.measurements import OUTCOMES

@@ -217,7 +217,7 @@ def _lock_with(path: Path, sections: list[Section]) -> bytes:
     return Lock(path, (*others, *sections)).text().encode()
 
 
-def add_packed_libraries(folder: Path, house: Wheelhouse) -> None:
+def add_to_wheelhouse(folder: Path, house: Wheelhouse) -> None:
     """Add the packages of a pack unpacked into ``folder`` to the wheelhouse, which verifies their digests."""
     for file in sorted((folder / FOLDER).glob("*/*")):
         pin = PinnedPackage(file.name, "packed", file.parent.name, lock=file)

@@ -22,7 +22,7 @@ from envmatrix.results import Run, RunFolder
 from envmatrix.results.anonymize import local_anonymizer
 from envmatrix.runner.reproduction.pack_archive import Manifest, unpack
 from envmatrix.runner.reproduction.pack_contents import (
-    add_packed_libraries,
+    add_to_wheelhouse,
     image_files,
     load_packed_images,
     mount_libraries,
@@ -120,7 +120,7 @@ def _import_images(
     cache = Cache(resource_paths.cache_folder())
     for file in sorted((pack.folder / "listings").glob("*.txt")):
         store_listing(cache, read_bytes(file).decode(errors="replace"))
-    add_packed_libraries(pack.folder, Wheelhouse(cache))
+    add_to_wheelhouse(pack.folder, Wheelhouse(cache))
     images: dict[tuple[str, str], Prepared] = {}
     locks = Locks(build_places(pack.folder / "matrix.yaml", pack.folder / "bench").locks, cache, progress)
     for key, prepared in ({} if rebuild else load_packed_images(pack.manifest, pack.folder)).items():

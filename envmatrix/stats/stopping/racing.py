@@ -85,7 +85,7 @@ def error_share(plan: Plan, look: int) -> float:
     return float((1.0 - _SHARE_RATIO) * _SHARE_RATIO ** decision_blocks(plan).index(look))
 
 
-def lead_lower_bounds(logs: Views, rivals: Views, tests: float) -> Floats:
+def rivals_lead_lower_bounds(logs: Views, rivals: Views, tests: float) -> Floats:
     """Return by how much, at least, each row of ``rivals`` is better than each row of ``logs``: (rivals, rows).
 
     These are lower bounds of one-sided paired t intervals, in log units, at ELIMINATION_ERROR / ``tests``. The lowest
@@ -111,7 +111,7 @@ def _lower_bounds(lead: Floats, far: Floats | None, confidence: float) -> Floats
 
 def surely_not_best(logs: Views, rivals: Views, tests: float) -> Bools:
     """Return for each row of ``logs`` whether some row of ``rivals`` is surely better."""
-    return np.asarray((lead_lower_bounds(logs, rivals, tests) > 0.0).any(axis=0))
+    return np.asarray((rivals_lead_lower_bounds(logs, rivals, tests) > 0.0).any(axis=0))
 
 
 def surely_near_best(logs: Views, tests: float, margin: float) -> int | None:
@@ -124,7 +124,7 @@ def surely_near_best(logs: Views, tests: float, margin: float) -> int | None:
         return None
     leader = int(np.nanargmax(means))
     others = np.delete(np.arange(len(means)), leader)
-    near = lead_lower_bounds(logs.rows(others), logs.rows([leader]), tests) > -math.log1p(margin)
+    near = rivals_lead_lower_bounds(logs.rows(others), logs.rows([leader]), tests) > -math.log1p(margin)
     return leader if bool(near.all()) else None
 
 
