@@ -117,8 +117,8 @@ def tests(session: nox.Session) -> None:
     if session.posargs:
         session.run("pytest", *session.posargs, env=env)
         return
-    # Rerun failed tests once, as a shared machine may disturb them; the summary lists the reruns.
-    again = ("--reruns=1", "-raR")
+    # Rerun failed tests once, as a shared machine may disturb them; the summary says why.
+    again = ("--reruns=1", "--rerun-show-tracebacks", "-raR")
     unit = ("tests/unit", f"--numprocesses={(os.cpu_count() or 1) + 2}")  # some wait for processes that they start
     # Three workers, as real tests mostly wait; tests that share an engine or daemon share one (tests/conftest.py).
     real = ("tests", "--ignore=tests/unit", "--numprocesses=3", "--dist=loadscope", "--durations=25")
