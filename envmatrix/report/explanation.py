@@ -18,7 +18,7 @@ OF_PROCESS = (
     "This run recorded CPU times of whole processes. The CPU times below are divided by the number of CPUs; counts, "
     "such as page faults, are not."
 )
-PARTS_NOTE = "Why: the change per step and its parts, with 95 % intervals (more: `envmatrix explain`):"
+PARTS_NOTE = "Why: the change in time and its parts, with 95 % intervals (more: `envmatrix explain`):"
 #: Whether a cause is confirmed, in words.
 ANSWERS = {True: "confirmed", False: "not confirmed", None: "not yet confirmed or refuted"}
 _SCALES = ((1.0, "s", 1.0), (1e-3, "ms", 1e-4), (1e-6, "us", 0.0))
