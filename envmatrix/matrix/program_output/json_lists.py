@@ -13,6 +13,7 @@ _MEMBER = re.compile(r'\s*"(?P<key>[^"]+)": (?P<value>"[^"]*"|-?[0-9.]+),?\s*')
 #: Members that say what an entry measures, and those that count the entries of a training's log.
 _NAMES = ("name", "model", "benchmark", "config", "case", "backend", "dtype", "variant", "kernel", "workload")
 _SETTINGS = ("batch_size", "seq_len", "threads", "num_threads", "workers", "num_workers")
+_DEVICES = ("gpu", "device", "rank", "local_rank", "gpu_id", "device_id", "node")
 _COUNTERS = ("epoch", "step", "iter", "iteration", "global_step", "round")
 #: More different entries are steps, not things.
 _MOST_ENTRIES = 20
@@ -26,7 +27,7 @@ def group_json_entries_by_name(lines: Sequence[str], readings: Sequence[Reading]
     if len(readings) < 2 or not all(_MEMBER.fullmatch(reading.line) for reading in readings):
         return []
     entries = [_fields_of_object_at(lines, reading.number) for reading in readings]
-    keys = [key for key in (*_NAMES, *_SETTINGS) if _tells_apart([entry.get(key, "") for entry in entries])]
+    keys = [key for key in (*_NAMES, *_SETTINGS, *_DEVICES) if _tells_apart([entry.get(key, "") for entry in entries])]
     groups: dict[tuple[str, ...], list[Reading]] = {}
     for entry, reading in zip(entries, readings, strict=True):
         groups.setdefault(tuple(entry[key] for key in keys), []).append(reading)
