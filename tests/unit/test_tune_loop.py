@@ -149,8 +149,14 @@ def test_a_search_finds_the_fewest_settings_confirms_them_and_tells_what_failed(
     assert early.answer.headline == "Not finished yet: size=large, place=there is being confirmed."
 
 
+@pytest.mark.parametrize("read_once", ["", ", read_once: true"])
 @pytest.mark.parametrize(("at", "is_confirmed"), [(0, False), (6, False), (30, False), (112, True)])
-def test_a_killed_search_goes_on_from_its_trials_and_loses_and_repeats_none(machine, at, is_confirmed):
+def test_a_killed_search_goes_on_from_its_trials_and_loses_and_repeats_none(
+    machine, tmp_path, at, is_confirmed, read_once
+):
+    file = tmp_path / "matrix.yaml"
+    file.write_text(file.read_text().replace("workloads: own}", f"workloads: own{read_once}}}"))
+    assert "workloads: own" + read_once in file.read_text()
     machine.stops_at = at
     with pytest.raises(Stopped):
         search.finish_search(begun(), watch)
@@ -160,18 +166,6 @@ def test_a_killed_search_goes_on_from_its_trials_and_loses_and_repeats_none(mach
     assert len(machine.ran) == len(set(machine.ran)) == sum(result.answer.phases.values())
     confirmation = StudyFolder(result.folder).steps()[-1].load()
     assert bool(confirmation.plan.looked) is is_confirmed, "what could be read of a confirmation is paid for"
-
-
-def test_a_killed_search_goes_on_though_its_design_is_read_once(machine, tmp_path):
-    file = tmp_path / "matrix.yaml"
-    text = file.read_text()
-    file.write_text(text.replace("workloads: own}", "workloads: own, read_once: true}"))
-    assert file.read_text() != text
-    machine.stops_at = 112
-    with pytest.raises(Stopped):
-        search.finish_search(begun(), watch)
-    machine.stops_at = None
-    assert resumed().settings == {"size": "large", "place": "there"}
 
 
 def resumed(budget=None):
