@@ -290,11 +290,9 @@ def _is_own_unit(text: str, label: re.Match[str] | None, unit: Unit, apart: bool
         return not followed
     if not followed or not label or label["connector"]:
         return True
-    label_in_output = words(label["label"])
-    kind = "time" if re.search(r"time|dt$|latency", label_in_output) else ""
-    return (
-        not (is_counter(label_in_output) or of_label(label_in_output) or is_other(label_in_output)) or kind == unit.kind
-    )
+    own_label = words(label["label"])
+    kind = "time" if re.search(r"time|dt$|latency", own_label) else ""
+    return not (is_counter(own_label) or of_label(own_label) or is_other(own_label)) or kind == unit.kind
 
 
 def _within_label(text: str, previous_fields: list[Field], field: Field) -> Field:

@@ -257,13 +257,13 @@ class Interleaving:
             member.gate.end(seconds)
             member.release()
         self._wait_until_held(going)
-        continued_after_trials = [member for member in going if not member.over]
+        going_on = [member for member in going if not member.over]
         began = time.monotonic()
-        for member in continued_after_trials:
+        for member in going_on:
             member.ran_s = member.later_s = 0.0
         stretches = math.ceil(seconds / STRETCH_S) if self.schedule.steps else 1
         for number in itertools.count():
-            waiting = {member.name: member for member in continued_after_trials if member.left and not member.over}
+            waiting = {member.name: member for member in going_on if member.left and not member.over}
             for name in turn_order(self.schedule.seed, self.schedule.block, self.round + number, waiting):
                 member = waiting[name]
                 steps = math.ceil((member.left or 0) / max(1, stretches - number))

@@ -36,8 +36,8 @@ def record_file(
     names = sorted(places.locks.iterdir()) if places.locks.is_dir() else []
     texts = [path.read_text(encoding="utf-8", errors="replace") for path in names if pattern.match(path.name)]
     recipe_parts = (recipe_digest(wheels=True), bootstrap_argv("", Path(), ""), listing_argv("", "/", ENGINE_PATHS))
-    libraries_for_images = [asdict(item) for item in libraries if item.is_for(image, architecture)]
-    key = json_digest(asdict(image), libraries_for_images, texts, recipe_parts, extra_inputs)
+    held_libraries = [asdict(item) for item in libraries if item.is_for(image, architecture)]
+    key = json_digest(asdict(image), held_libraries, texts, recipe_parts, extra_inputs)
     return places.cache.root / "prepared" / f"{engine}-{key[:24]}.json"
 
 

@@ -159,9 +159,7 @@ def _line_start_pattern(reading: Reading, rank: str) -> str:
     first_field = bench.number_parser.fields(reading.line)[0]
     line_start, is_first = line[: first_field.start], first_field.start == reading.field.start
     parts = [re.sub(r"(?:\\ |\\\t)+", r"\\s*", re.escape(part)) for part in re.split(r"\0+", line_start)]
-    mask_and_detect_counts = [reading.line[hidden.start()] for hidden in re.finditer(r"\0+", line_start)]
-    between = [
-        r"[0-9][^A-Za-z\n]*?T?[^A-Za-z\n]*?" if character.isdigit() else r"\S+" for character in mask_and_detect_counts
-    ]
+    masked = [reading.line[hidden.start()] for hidden in re.finditer(r"\0+", line_start)]
+    between = [r"[0-9][^A-Za-z\n]*?T?[^A-Za-z\n]*?" if character.isdigit() else r"\S+" for character in masked]
     escaped = "".join(f"{part}{hid}" for part, hid in zip(parts, [*between, ""], strict=True))
     return f"^{escaped or ' *'}" if is_first else f"^{escaped or ' *'}[0-9]{_ANYTHING}"
