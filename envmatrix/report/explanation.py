@@ -158,7 +158,7 @@ def finding_text(finding: Finding, found: Explanation) -> str:
     if finding.by is None:
         return cause
     scale, mean = Scale.of(found.parts.whole.mean), finding.by.whole.mean
-    change = f"{'saves' if mean < 0 else 'costs'} {scale.number(mean).lstrip('+-')} {scale.unit} per step"
+    change = f"{'saves' if mean < 0 else 'costs'} {scale.number(mean).lstrip('+-')} {scale.unit} per {found.per}"
     answer = f"{ANSWERS[finding.confirmed]} by {finding.by.arm.environment}"
     return f"{cause} ({answer}: changing only that {change})"
 

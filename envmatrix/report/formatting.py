@@ -107,7 +107,7 @@ def format_confidence(level: float) -> str:
 
 def format_value(metric: Metric, value: float) -> str:
     """Return a metric's value with its unit, which the text of times and sizes already includes."""
-    return metric.show(value) + ("" if metric.unit in ("", "s", "B") else f" {metric.unit}")
+    return f"{metric.show(value)} {metric.unit_beside}".rstrip()
 
 
 def format_count(number: int, noun: str) -> str:

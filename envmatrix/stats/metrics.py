@@ -89,6 +89,11 @@ class Metric:
         return 1.0 if self.better == "higher" else -1.0
 
     @property
+    def unit_beside(self) -> str:
+        """The unit to write beside the number: none for times and sizes, whose text includes it ("1.6 ms")."""
+        return "" if self.unit in ("s", "B") else self.unit
+
+    @property
     def is_rate(self) -> bool:
         """Return whether the unit is an amount per time."""
         return bool(_RATE_PATTERN.search(self.unit))

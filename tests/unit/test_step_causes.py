@@ -6,6 +6,7 @@ import html
 import json
 import random
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -111,6 +112,8 @@ def test_an_environment_that_changes_only_the_cause_confirms_it_or_not(tmp_path,
     assert said.startswith("cause: in baseline, memory is returned")
     assert (" (confirmed by tuned: changing only that saves " in said) is confirmed
     assert (" (not confirmed by tuned: changing only that costs " in said) is (gain > 0)
+    of_runs = reasons_of(replace(why(summary, "tcmalloc"), per="run"))[-1]  # as for a program that prints no steps
+    assert (" per step)" in said, " per run)" in of_runs, " per step" in of_runs) == (True, True, False)
 
 
 MEMORY = "memory is returned to Linux and faulted in again"

@@ -156,8 +156,8 @@ def _on_two_lines(title: Callable[[Group], str]) -> Callable[[Group], str]:
 
 
 def _metric_title(group: Group) -> str:
-    unit = group.metric.unit
-    return f"{group.metric.label} ({unit})" if unit and unit != "s" else group.metric.label
+    unit = group.metric.unit_beside
+    return f"{group.metric.label} ({unit})" if unit else group.metric.label
 
 
 def _blocks(row: Row, _group: Group) -> Cell:
@@ -231,7 +231,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("steady", _steady_title, cell=_steady, short=_on_two_lines(_steady_title),
            shown=lambda group: group.has_steady, gives_way=7),
     Column("withheld", value=lambda _, effect: effect.withheld or None),
-    Column("median", _metric_title, cell=_value, short=lambda group: group.metric.unit, gives_way=2),
+    Column("median", _metric_title, cell=_value, short=lambda group: group.metric.unit_beside, gives_way=2),
     Column("cv", "cv", _figure("cv", lambda row: row), _of_row("cv", "{:.1%}".format), media=("markdown", "html")),
     Column("slow_trials", "slow trials", lambda row, effect: row.slow.count if row.slow and effect.primary else 0,
            _slow, kind="text", shown=_if_any(lambda row: row.slow), media=("markdown", "html")),
