@@ -22,7 +22,7 @@ from bench.parallel import derived_options, launch, observed
 if TYPE_CHECKING:
     from bench.device_and_rank import Place
     from bench.parallel.nodes import Node
-    from bench.parallel.rank_main import Member
+    from bench.parallel.rank_member import Member
 
 #: Parts of a record that a skipped workload does not have.
 _MEASURED = ("data", "timing", "metrics", "result", "step_thread")
@@ -34,7 +34,7 @@ def run(
 ) -> dict[str, Any] | None:  # fmt: skip
     """Run the workload and return its record; ``data_dir`` may be read-only, or None for a temporary one.
 
-    ``member`` is this process's part in a job of several (``bench.parallel.rank_main``), or None for the process that
+    ``member`` is this process's part in a job of several (``bench.parallel.rank_member``), or None for the process that
     starts the job and gets its record. ``node`` is this machine's part in a job on several machines: all but the first
     get None. ``gate`` is the folder of the gate for an interleaved run. ``look_s`` makes it a steady-state run of that
     many seconds. ``keep`` receives the record of an interleaved trial whose process goes on.

@@ -8,7 +8,7 @@ fresh blocks against two copies of the baseline; only this phase gives its gain.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -65,6 +65,13 @@ class Batch:
         references = self.scores[:REFERENCES]
         ran = np.isfinite(references).sum(axis=0)
         return np.asarray(self.scores[REFERENCES:] - np.nansum(references, axis=0) / np.where(ran, ran, np.nan))
+
+    def row_gains(self) -> Iterator[tuple[int, float]]:
+        """Yield the row and the log gain of each trial of a candidate, NaN if it failed."""
+        for gains, broken in zip(self.gains().T, self.broken[REFERENCES:].T, strict=True):
+            for row, gain, failed in zip(self.rows, gains.tolist(), broken.tolist(), strict=True):
+                if failed or np.isfinite(gain):
+                    yield row, float("nan") if failed else gain
 
 
 @dataclass(frozen=True)
@@ -276,8 +283,9 @@ class Search:
         if self.sampler:
             from envmatrix.search.optuna_sampler import propose_rows
 
+            row_gains = [row_gain for batch in batches for row_gain in batch.row_gains()]
             seed = (self.seed, len(batches))
-            return propose_rows(self.space, batches, status.allowed, count, self.sampler, seed)
+            return propose_rows(self.space, row_gains, status.allowed, count, self.sampler, seed)
         posterior = self.posterior(batches)
         excluded = ~status.allowed
         excluded[0] = True

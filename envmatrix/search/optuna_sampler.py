@@ -6,7 +6,7 @@ Optuna is an optional extra: it depends on a database library, which envmatrix's
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from envmatrix.errors import InputError, suggestion
 from envmatrix.search.candidate_selection import Bools
 
 if TYPE_CHECKING:
-    from envmatrix.search.next_trials import Batch
     from envmatrix.search.space import Space
 
 #: Values of ``--sampler`` and Optuna's classes.
@@ -32,9 +31,12 @@ def check_sampler(name: str) -> None:
 
 
 def propose_rows(
-    space: Space, batches: Sequence[Batch], allowed: Bools, count: int, name: str, seed: Sequence[int]
+    space: Space, row_gains: Sequence[tuple[int, float]], allowed: Bools, count: int, name: str, seed: Sequence[int]
 ) -> tuple[int, ...]:
-    """Return up to ``count`` rows that a sampler proposes after the batches; equal arguments give equal rows."""
+    """Return up to ``count`` rows that a sampler proposes; equal arguments give equal rows.
+
+    ``row_gains`` are the row and the log gain of each trial so far, NaN if it failed (see ``Batch.row_gains``).
+    """
     optuna = _import_optuna()
     number = int(np.random.SeedSequence(list(seed)).generate_state(1)[0])
     study = optuna.create_study(direction="maximize", sampler=getattr(optuna.samplers, SAMPLERS[name])(seed=number))
@@ -42,9 +44,8 @@ def propose_rows(
         factor: optuna.distributions.CategoricalDistribution(tuple(range(size)))
         for factor, size in zip(space.factors, space.sizes, strict=True)
     }
-    readings = list(_readings(batches))
-    worst = min((gain for _, gain in readings if np.isfinite(gain)), default=0.0)
-    for row, gain in readings:
+    worst = min((gain for _, gain in row_gains if np.isfinite(gain)), default=0.0)
+    for row, gain in row_gains:
         params = dict(zip(space.factors, space.codes[row].tolist(), strict=True))
         value = gain if np.isfinite(gain) else worst
         study.add_trial(optuna.trial.create_trial(params=params, distributions=levels, value=value))
@@ -61,16 +62,6 @@ def propose_rows(
     remaining = [int(row) for row in np.random.default_rng(number).permutation(np.flatnonzero(allowed)) if row]
     rows |= dict.fromkeys(remaining)  # fill up at random if it repeats the same few cells
     return tuple(rows)[:count]
-
-
-def _readings(batches: Sequence[Batch]) -> Iterator[tuple[int, float]]:
-    """Yield row and log gain over its block's references, NaN if the trial failed."""
-    for batch in batches:
-        broken = batch.broken[len(batch.broken) - len(batch.rows) :]  # without the references
-        for gains, is_broken in zip(batch.gains().T, broken.T, strict=True):
-            for row, gain, failed in zip(batch.rows, gains.tolist(), is_broken.tolist(), strict=True):
-                if failed or np.isfinite(gain):
-                    yield row, float("nan") if failed else gain
 
 
 def _import_optuna() -> Any:

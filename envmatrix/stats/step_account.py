@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from envmatrix.evidence.record import Record, StepThread
 from envmatrix.stats.array_types import Floats
 from envmatrix.stats.metrics import finite_or_nan
-
-if TYPE_CHECKING:
-    from envmatrix.stats.measurements import Measurements
 
 #: The parts of a step in the order of the report, with their labels.
 PARTS = {"kernel": "Linux kernel", "user": "user", "waiting": "waiting for a CPU", "blocked": "blocked"}
@@ -77,22 +73,24 @@ def _cpus(record: Record) -> float:
     return float(len(cpu.affinity_before)) if cpu and cpu.affinity_before else math.nan
 
 
-def of_thread(measured: Measurements, rows: list[int]) -> bool:
+def of_thread(table: Mapping[str, Floats], rows: list[int]) -> bool:
     """Return whether the trials of these arms account for a thread, not only for their process."""
-    known = np.isfinite(measured.table["thread.user"][rows])
-    ran = np.isfinite(measured.table["counted_s"][rows])
+    known = np.isfinite(table["thread.user"][rows])
+    ran = np.isfinite(table["counted_s"][rows])
     return bool(known.any() and (known | ~ran).mean() > 0.5)  # some trials may be older, or unreadable
 
 
 def accounts(
-    measured: Measurements, rows: list[int], *, thread: bool
+    table: Mapping[str, Floats], rows: list[int], *, thread: bool
 ) -> tuple[Mapping[str, Floats], Mapping[str, Floats]]:
     """Return arrays (rows, blocks) per step (or run, without steps) of ``whole``, PARTS and EVENTS, and of PRICES.
+
+    ``table`` is that of ``Measurements``, ``rows`` are its arms.
 
     A part is the mean over ``cpus``, which is 1 for a thread. ``waiting`` is NaN if the kernel does not count it; it is
     then part of ``blocked``.
     """
-    table = {name: values[rows] for name, values in measured.table.items()}
+    table = {name: values[rows] for name, values in table.items()}
     steps = np.where(np.isfinite(table["steps"]), table["steps"], 1.0)
     whole = table["counted_s"] / steps
     if thread:

@@ -216,8 +216,8 @@ def pair_parts(plan: Plan, old: Arm, new: Arm, measured: Measurements, level: fl
 
 def _of_family(family: Family, measured: Measurements, level: float) -> Together:
     rows = [measured.arms.index(name) for name in (*family.copies, *(arm.name for arm in family.arms))]
-    thread, copies = of_thread(measured, rows), len(family.copies)
-    account, prices = accounts(measured, rows, thread=thread)
+    thread, copies = of_thread(measured.table, rows), len(family.copies)
+    account, prices = accounts(measured.table, rows, thread=thread)
     both_sides = {name: (mean_copies(values[:copies]), values[copies:]) for name, values in account.items()}
     has_both = np.isfinite(both_sides["whole"][1] - both_sides["whole"][0])
     differences = {name: np.where(has_both, after - before, np.nan) for name, (before, after) in both_sides.items()}
@@ -276,14 +276,15 @@ def unpaired_parts(
 
     ``names``: of the older run and of the newer one, which become the reference and the environment.
     """
-    runs = [(run, [run.arms.index(arm.name)]) for run in (*olds, new)]
-    thread = all(of_thread(*run) for run in runs)
-    run_accounts, run_prices = zip(*(accounts(*run, thread=thread) for run in runs), strict=True)
+    runs = (*olds, new)
+    tables = [(run.table, [run.arms.index(arm.name)]) for run in runs]
+    thread = all(of_thread(*table) for table in tables)
+    run_accounts, run_prices = zip(*(accounts(*table, thread=thread) for table in tables), strict=True)
     values, prices = (
         {name: np.concatenate([numbers[name] for numbers in of_runs], axis=1) for name in of_runs[0]}
         for of_runs in (run_accounts, run_prices)
     )
-    has_whole, ends = np.isfinite(values["whole"]), np.cumsum([len(run.blocks) for run, _ in runs]).tolist()
+    has_whole, ends = np.isfinite(values["whole"]), np.cumsum([len(run.blocks) for run in runs]).tolist()
     if any(part.sum() < 2 for part in np.split(has_whole[0], ends[:-1])):
         return None
     values = {name: np.where(has_whole, numbers, np.nan) for name, numbers in values.items()}
