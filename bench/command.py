@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 from bench import code_digest, kernel_counters, program_metrics, record
 from bench.early_and_late_steps import first_half_extra_s, first_to_last_step_ratio, program_second_half
 from bench.errors import BenchError, RunError
-from bench.evidence import cgroup, processes, programs, stop_signals, tree
+from bench.evidence import cgroup, proc_files, stop_signals, tree, working_programs
 from bench.evidence.reading import attempt
 from bench.program_output import Output, Pipe
 from bench.program_turns import StepTurns, Turns
@@ -122,14 +122,16 @@ def run(
             watched, wall_ns, output = _run(argv, probed, limits, log or sys.stderr.buffer, numbers, turns)
             grown, usage = kernel_counters.since(counters_before), _usage_since(usage_before)
             cpu_s = usage["user_s"] + usage["system_s"]
-            program_evidence, probe_ns = programs.evidence(probed, watched, cpu_s, in_turns=bool(turns))
+            program_evidence, probe_ns = working_programs.evidence_and_probing_ns(
+                probed, watched, cpu_s, in_turns=bool(turns)
+            )
         finally:
             shutil.rmtree(probed, ignore_errors=True)
     program_evidence["system"].update(load_1m=load_1m, steal_ticks=None if turns else grown["steal_ticks"])
     usage |= {name: None if turns else grown[name] for name in _WHOLE_MACHINE_COUNTERS}  # others ran between turns
-    turn_times = turns.times() if isinstance(turns, StepTurns) else None
+    turn_times = turns.step_times_by_turn() if isinstance(turns, StepTurns) else None
     usage |= {"run_delay_s": watched.run_delay_s(cpu_s), "turn_start": first_to_last_step_ratio(turn_times or ())}
-    usage |= turns.contention(wall_ns) if turns else {}
+    usage |= turns.contention_seconds(wall_ns) if turns else {}
     program_evidence["system"]["stops"] = None if turns else max(stop_signals.count() or 0, watched.stops)
     served_by = watched.sockets.outside() if 1e9 * cpu_s < _IDLE * wall_ns else []
     program_evidence |= {"lost_preloads": sorted(output.lost_preloads), "left_running": watched.left}
@@ -170,11 +172,11 @@ def _step_times(marks: Marks | None, turn_times: list[tuple[list[int], list[int]
     """Return the times of the steps that the program printed, in the record's form."""
     if not marks:
         return {}
-    steps_ns, turns = marks.steps_ns(), None
+    steps_ns, turns = marks.counted_steps_ns(), None
     if turn_times is not None:
         turns = [{"apart_ns": apart, "steps": len(counted)} for apart, counted in turn_times]
     else:  # the first step's time is that of the start too
-        turn_times = [(apart[1:], counted) for apart, counted in marks.turns()]
+        turn_times = [(apart[1:], counted) for apart, counted in marks.step_times_by_turn()]
     later = program_second_half(turn_times)
     return {
         "steps_ns": steps_ns, "turns": turns, "later": later, "averaged_steps": marks.averaged,
@@ -240,13 +242,13 @@ def _run(
             wall_ns = time.perf_counter_ns() - start
         watched.stop()  # before it is reaped, while its /proc entry exists
         status = process.wait()
-        watched.left = [] if status else programs.left_running(probed)
+        watched.left = [] if status else working_programs.left_running(probed)
     except subprocess.TimeoutExpired:
         raise RunError(f"the command ran past its limit of {limit_s:g} s and was ended") from None
     finally:
         watched.stop()
         _end_group(process)
-        output.finish()
+        output.write_rest_of_log()
     if turns:
         turns.wait_for_extra_seconds()
     if status:
@@ -260,7 +262,7 @@ def _run(
 def _variables(probed: str, unbuffered: bool) -> dict[str, str]:
     paths = [_PROBE, *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), BENCH_PROBE=probed)
-    variables.update(programs.nccl_logging_variables(probed))
+    variables.update(working_programs.nccl_logging_variables(probed))
     return dict(variables, PYTHONUNBUFFERED="1") if unbuffered else variables  # flush Python's output at once
 
 
@@ -303,7 +305,7 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
             continue
     process.poll()
     for _ in range(100):
-        leftover = processes.children(os.getpid())
+        leftover = proc_files.children(os.getpid())
         if not leftover:
             return
         for pid in leftover:

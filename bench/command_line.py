@@ -154,8 +154,8 @@ def _program(arguments: argparse.Namespace) -> None:
         program_metrics.MetricSource(
             arguments.metric_name, kind, source, key, better, arguments.metric_unit, warmup=warmup
         ),
-        tuple(program_metrics.source_from_json(text, check=False) for text in arguments.also),
-        tuple(program_metrics.source_from_json(text, check=True) for text in arguments.check),
+        tuple(program_metrics.parse_metric_option(text, check=False) for text in arguments.also),
+        tuple(program_metrics.parse_metric_option(text, check=True) for text in arguments.check),
     )
     record.check_writable(arguments.log)
     with open(arguments.log, "wb") if arguments.log else contextlib.nullcontext() as log:

@@ -70,7 +70,7 @@ def prepare(name: str, data_dir: str, offline: bool = False) -> Prepared:
     """
     if name not in SETS:
         raise BenchError(f"unknown data set {name!r}; known: {', '.join(SETS)}")
-    prepared = find(name, data_dir)
+    prepared = find_set_or_stand_in(name, data_dir)
     if prepared and prepared.set.name == name and _is_verified(prepared):
         return prepared
     reason = None if SETS[name].stand_in else "downloads are off"
@@ -80,13 +80,13 @@ def prepare(name: str, data_dir: str, offline: bool = False) -> Prepared:
         except (OSError, EOFError, RunError) as error:
             reason = f"cannot download {name}: {getattr(error, 'reason', None) or error}"
     replacement = SETS[stand_in_name(name)]
-    prepared = find(replacement.name, data_dir)
+    prepared = find_set_or_stand_in(replacement.name, data_dir)
     if prepared is None or not _is_verified(prepared):
         prepared = _install(replacement, data_dir, _generate)
     return prepared._replace(reason=reason)
 
 
-def find(name: str, data_dir: str) -> Prepared | None:
+def find_set_or_stand_in(name: str, data_dir: str) -> Prepared | None:
     """Return the set in ``data_dir``, otherwise its stand-in there, or None. Checks sizes only."""
     for candidate in (name, stand_in_name(name)):
         path = os.path.join(data_dir, candidate)
@@ -159,7 +159,7 @@ def _move_into_place(building: str, data_dir: str, data_set: DataSet) -> str:
         with suppress(OSError):
             os.rename(building, path)
             return path
-        existing = find(data_set.name, data_dir)
+        existing = find_set_or_stand_in(data_set.name, data_dir)
         if existing and existing.path == path and _is_verified(existing):
             return path
         set_aside = tempfile.mkdtemp(prefix=f".{data_set.name}.broken.", dir=data_dir)

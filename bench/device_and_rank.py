@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, distributed
 
 from bench.devices import Device
-from bench.evidence.processes import own_age_ns
+from bench.evidence.proc_files import own_age_ns
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from bench.evidence import cgroup, nvml, processes
-from bench.evidence.processes import TICKS_PER_S
+from bench.evidence import cgroup, nvml, proc_files
+from bench.evidence.proc_files import TICKS_PER_S
 from bench.evidence.reading import attempt, fields, text
 
 _MAY_SHRINK = ("run_delay_s", "energy_j")
@@ -20,10 +20,10 @@ _RAPL = "/sys/class/powercap/intel-rapl:[0-9]*/energy_uj"
 
 def read() -> dict[str, Any]:
     """Return the current counters of this process (all threads), its control group and the machine."""
-    processes.update_own_cpu_times()
+    proc_files.update_own_cpu_times()
     return {
         **usage(resource.RUSAGE_SELF),
-        "run_delay_s": processes.waited_s(["self"]),
+        "run_delay_s": proc_files.waited_s(["self"]),
         "pressure_s": attempt(_pressure_s),
         "throttled_s": attempt(_throttled_s),
         "others_s": attempt(others_s),
@@ -82,7 +82,7 @@ def others_s() -> float:
     user, nice, system, _, _, irq, softirq, *_ = _machine_ticks()
     own_usages = map(usage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     own_s = sum(counted["user_s"] + counted["system_s"] for counted in own_usages)
-    return (user + nice + system + irq + softirq) / TICKS_PER_S - own_s - processes.cpu_s_below(os.getpid())
+    return (user + nice + system + irq + softirq) / TICKS_PER_S - own_s - proc_files.cpu_s_below(os.getpid())
 
 
 def _machine_ticks() -> list[int]:

@@ -116,7 +116,7 @@ class Field(NamedTuple):
     unclear: bool
 
 
-def plain(text: str) -> str:
+def redraws_as_lines(text: str) -> str:
     """Return a text without colours and cursor movements; each redraw of a line becomes a line."""
     return _FRAMES.sub("\n", without_colours(text))
 
@@ -292,7 +292,7 @@ def _is_own_unit(text: str, label: re.Match[str] | None, unit: Unit, apart: bool
         return True
     own_label = words(label["label"])
     kind = "time" if re.search(r"time|dt$|latency", own_label) else ""
-    return not (is_counter(own_label) or of_label(own_label) or is_other(own_label)) or kind == unit.kind
+    return not (is_counter(own_label) or label_names_speed(own_label) or is_other(own_label)) or kind == unit.kind
 
 
 def _within_label(text: str, previous_fields: list[Field], field: Field) -> Field:
@@ -302,7 +302,7 @@ def _within_label(text: str, previous_fields: list[Field], field: Field) -> Fiel
         not previous
         or previous.connector
         or not field.connector
-        or not of_label(words(previous.label))
+        or not label_names_speed(words(previous.label))
         or not field.label
     ):
         return field
@@ -331,7 +331,7 @@ _OTHER = re.compile(
 )
 
 
-def of_label(label: str) -> bool:
+def label_names_speed(label: str) -> bool:
     """Return whether a label names a speed."""
     return _OF_LABEL.search(label) is not None
 
@@ -346,7 +346,7 @@ def is_counter(label: str) -> bool:
     return _COUNTER.search(label) is not None
 
 
-def field_at(line: str, start: int, end: int, *, literally: bool) -> Field:
+def number_around(line: str, start: int, end: int, *, literally: bool) -> Field:
     """Return the complete number around ``line[start:end]``, a pattern's group: 1,234.5 for its ``1``.
 
     ``literally``: the pattern defines where the number begins and ends. Raises ValueError, with the reason.

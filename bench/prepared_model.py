@@ -16,7 +16,7 @@ from bench.dataset_tensors import Batch
 from bench.device_and_rank import Place
 from bench.errors import RunError
 from bench.options import Options
-from bench.parallel import derived_options, equality, strategies
+from bench.parallel import derived_options, one_process_comparison, strategies
 from bench.record import finite
 from bench.steps import Step
 
@@ -36,7 +36,7 @@ class Network:
         torch.manual_seed(options["seed"])
         data_set = prepared.set
         self.model = models.build(options, data_set.shape, data_set.classes)
-        equality.check_comparable(self.model, options)
+        one_process_comparison.check_comparable(self.model, options)
         self.samples = dataset_tensors.Samples(prepared)
         self.batch = derived_options.effective_batch(options, place.world)
         self.feed = feeds.Feed(self.samples, options, place, self.batch)
@@ -138,8 +138,10 @@ class Network:
         """Train on rank 0 as one process, after the timed part, and compare; None if no check was requested."""
         if not losses or self.place.rank:
             return None
-        reference = equality.one_process_losses(self.samples, self.options, self.place.world)
-        return equality.compare(losses, reference, equality.tolerance(self.options, self.place.device.name))
+        reference = one_process_comparison.one_process_losses(self.samples, self.options, self.place.world)
+        return one_process_comparison.check_losses_equal(
+            losses, reference, one_process_comparison.tolerance(self.options, self.place.device.name)
+        )
 
     def close(self) -> None:
         """End the data feed's workers and remove its files."""

@@ -41,7 +41,7 @@ class WantedNumbers(NamedTuple):
     checks: tuple[MetricSource, ...] = ()
 
 
-def source_from_json(text: str, *, check: bool) -> MetricSource:
+def parse_metric_option(text: str, *, check: bool) -> MetricSource:
     """Parse ``--also`` or ``--check``: {"name", "regex" | "json_file": "FILE:KEY" | "wall", ...}."""
     flag = "--check" if check else "--also"
     try:
@@ -110,7 +110,7 @@ class Numbers:
 
         if self.marks:
             self.marks.look([number_parser.without_colours(write) for write in writes], at_ns, full)
-        texts = [number_parser.plain(write) for write in writes] if self.matchers else []
+        texts = [number_parser.redraws_as_lines(write) for write in writes] if self.matchers else []
         for matcher in self.matchers.values():
             for text in texts:
                 matcher.look(text)
@@ -120,7 +120,7 @@ class Numbers:
         if number.kind == "wall":
             return wall_ns / 1e9
         if self.marks and number.kind == "steps":
-            steps_ns = self.marks.steps_ns()
+            steps_ns = self.marks.counted_steps_ns()
             return 1e9 * len(steps_ns) / sum(steps_ns)
         try:
             if number.kind == "json":
@@ -155,7 +155,7 @@ def number_from_text(metric: MetricSource, matcher: LastMatch) -> float:
     if line[start:end].strip(" +-").lower() in ("nan", "inf", "infinity"):
         return _number(line[start:end], origin)
     try:
-        field = number_parser.field_at(line, start, end, literally="," in matcher.pattern.pattern)
+        field = number_parser.number_around(line, start, end, literally="," in matcher.pattern.pattern)
         value = number_parser.converted(field, metric.unit, metric.better if metric.tolerance is None else "")
     except ValueError as error:
         raise RunError(f"is no number: {origin}: {error}") from None

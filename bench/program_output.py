@@ -149,7 +149,7 @@ class Output:
         if len(self._last) > 2 * self._half:
             del self._last[: len(self._last) - self._half]
 
-    def finish(self) -> None:
+    def write_rest_of_log(self) -> None:
         """Wait briefly for the end of the output, then write the rest of the log."""
         self.thread.join(_READ_S)
         tail = bytes(self._last[-self._half :])

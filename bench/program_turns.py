@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from bench import kernel_counters
 from bench.errors import RunError
-from bench.evidence import processes
+from bench.evidence import proc_files
 from bench.evidence.reading import attempt
 from bench.gate import Gate, Turn
 from bench.step_times_from_output import Marks
@@ -76,7 +76,7 @@ class Turns:
         finally:
             os.close(file)
 
-    def contention(self, wall_ns: int) -> dict[str, float]:
+    def contention_seconds(self, wall_ns: int) -> dict[str, float]:
         """Return others' CPU time and its threads' CPU waits in complete turns, extrapolated to all its run time."""
         if not self._loads:
             return {}
@@ -113,9 +113,9 @@ class StepTurns(Turns):
         """Start at once."""
         self._begins(time.perf_counter_ns())
 
-    def times(self) -> list[tuple[list[int], list[int]]]:
+    def step_times_by_turn(self) -> list[tuple[list[int], list[int]]]:
         """Return each turn's step times in ns as (set apart, counted)."""
-        return self._marks.turns()[1:]
+        return self._marks.step_times_by_turn()[1:]
 
     def _take(self, turn: Turn) -> None:
         self._given = Turn(max(turn.apart, self._cold), turn.counted)
@@ -135,12 +135,12 @@ class StepTurns(Turns):
 def _contention() -> tuple[float, float]:
     """Return the CPU seconds of others so far, and the seconds that the program's threads waited for a CPU."""
     others_s = attempt(kernel_counters.others_s)
-    return math.nan if others_s is None else others_s, processes.waited_s(_below())
+    return math.nan if others_s is None else others_s, proc_files.waited_s(_below())
 
 
 def _below() -> set[int]:
     """Return all descendants of this process, which is a subreaper."""
-    return set(processes.descendants(os.getpid()))
+    return set(proc_files.descendants(os.getpid()))
 
 
 def _stop() -> None:
@@ -155,7 +155,7 @@ def _stop() -> None:
     else:
         raise RunError("the program starts processes faster than they can be stopped between its turns")
     deadline = time.monotonic() + _STOPPED_S
-    while runs := {pid: processes.state(pid) for pid in stopped if not _stands(pid)}:
+    while runs := {pid: proc_files.state(pid) for pid in stopped if not _stands(pid)}:
         if time.monotonic() > deadline:
             raise RunError(f"processes of the program do not stop between its turns (pid: state): {runs}")
         time.sleep(_LOOK_S)
@@ -167,8 +167,8 @@ def _stands(pid: int) -> bool:
     vfork(2), used by Python's subprocess and posix_spawn(3), returns to the parent only after the child's exec. If the
     child was stopped before, the parent stops when vfork returns.
     """
-    state, children = processes.state(pid), processes.children(pid)
-    return state in _STANDING or (state == "D" and any(processes.state(child) in ("T", "t") for child in children))
+    state, children = proc_files.state(pid), proc_files.children(pid)
+    return state in _STANDING or (state == "D" and any(proc_files.state(child) in ("T", "t") for child in children))
 
 
 def _signal(pids: set[int], number: signal.Signals) -> None:

@@ -33,7 +33,7 @@ def is_always_recorded(name: str) -> bool:
     return name in _NAMES or bool(_BEARING.match(name) and name not in _PLACES and not _SECRET.search(name))
 
 
-def shown(name: str, value: str, named: Collection[str] = ()) -> str:
+def recorded_text(name: str, value: str, named: Collection[str] = ()) -> str:
     """Return a variable's text in the record; ``named`` are variables that the environment sets."""
     if is_always_recorded(name):
         return without_userinfo(value)
@@ -42,10 +42,10 @@ def shown(name: str, value: str, named: Collection[str] = ()) -> str:
     return without_userinfo(value) if name in named else SET
 
 
-def to_record(variables: Mapping[str, str]) -> dict[str, str]:
+def recorded_texts(variables: Mapping[str, str]) -> dict[str, str]:
     """Return {name: text in the record} for all variables of a process."""
     named_variables = variables.get(NAMES, "").split(",")
-    return {name: shown(name, value, named_variables) for name, value in variables.items()}
+    return {name: recorded_text(name, value, named_variables) for name, value in variables.items()}
 
 
 def without_userinfo(text: str) -> str:

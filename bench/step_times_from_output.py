@@ -82,7 +82,7 @@ class Marks:
         """Clear the signal that a turn's steps are done."""
         os.read(self._had, 1)
 
-    def turns(self) -> list[tuple[list[int], list[int]]]:
+    def step_times_by_turn(self) -> list[tuple[list[int], list[int]]]:
         """Return each turn's step times in ns as (set apart, counted). Raises RunError if the output is buffered."""
         end_count = len(self._ends)
         if self._together and self._together >= _TOGETHER * (end_count - 1):
@@ -110,9 +110,9 @@ class Marks:
             self.averaged += len(warm) if len(times) > 1 else 0
         return apart, counted
 
-    def steps_ns(self) -> list[int]:
+    def counted_steps_ns(self) -> list[int]:
         """Return the times of the steps that count; raises RunError if there are none."""
-        steps = [step for _, counted in self.turns() for step in counted]
+        steps = [step for _, counted in self.step_times_by_turn() for step in counted]
         if steps:
             return steps
         if self.dropped:

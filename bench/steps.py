@@ -46,7 +46,7 @@ def autocast(options: Options, device: str) -> Callable[[], AbstractContextManag
     return lambda: torch.autocast(device, dtype=DTYPES[options["autocast"]], cache_enabled=cached)
 
 
-def scaler(options: Options, device: str) -> Any:
+def gradient_scaler_or_none(options: Options, device: str) -> Any:
     """Return the gradient scaler that float16 needs against underflow, or None."""
     return torch.amp.GradScaler(device) if options["autocast"] == "float16" else None
 
@@ -92,7 +92,7 @@ class Trainer:
         self.world = place.world
         self.parts: int = options["accumulation"]
         self.autocast = autocast(options, place.device.name)
-        self.scaler = scaler(options, place.device.name)
+        self.scaler = gradient_scaler_or_none(options, place.device.name)
         self.quiet: Callable[[], AbstractContextManager[Any]] = nullcontext
         self.exchanged: Callable[[], AbstractContextManager[Any]] = nullcontext
         self.losses: list[Any] = []
@@ -106,7 +106,7 @@ class Trainer:
         images, labels = self.device.to_here(batch.images, batch.labels)
         mark("data")
         loss = self.gradients(images, labels, batch.total, mark)
-        self.update()
+        self.update_weights()
         self.keep(loss)
         self.device.step_done()
         mark("optimizer")
@@ -126,7 +126,7 @@ class Trainer:
                     losses.append(self._part(some, part_labels, total, mark))
         return torch.stack(losses).sum()
 
-    def update(self) -> None:
+    def update_weights(self) -> None:
         """Update the weights from the gradients."""
         if self.scaler is None:
             self.optimizer.step()
@@ -200,7 +200,7 @@ class GraphedTrainer:
         self._graph.replay()
         loss = self._loss.clone()
         if self.trainer.scaler is not None:
-            self.trainer.update()
+            self.trainer.update_weights()
         self.trainer.keep(loss)
         mark("graph")
         return loss
@@ -221,7 +221,7 @@ class GraphedTrainer:
         with torch.cuda.graph(graph):
             self._loss = trainer.gradients(self._images, self._labels, batch.total)
             if trainer.scaler is None:
-                trainer.update()
+                trainer.update_weights()
         parameters = [parameter for group in trainer.optimizer.param_groups for parameter in group["params"]]
         self._gradients = [(parameter, parameter.grad) for parameter in parameters]
         return graph

@@ -37,7 +37,7 @@ def measure(
     With ``look_s`` it is a steady-state run of that many seconds, timed from the first step. If the process goes on
     after an interleaved trial, ``keep`` receives the trial before that, and ``timing.later`` is added to it.
     """
-    derived_options.check(options)
+    derived_options.check_batch_divides(options)
     work = _prepare_work(options, prepared, place)
     try:
         loop = timing.Loop(work.source, place, work.length if look_s is None else work.length.look(look_s), gate)

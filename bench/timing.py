@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from bench import kernel_counters, step_thread_time
+from bench import kernel_counters, step_thread_account
 from bench.dataset_tensors import Batch
 from bench.device_and_rank import Place
 from bench.early_and_late_steps import first_to_last_step_ratio, second_half
@@ -164,7 +164,7 @@ class Loop:
         source, mark = self._source, self._device.mark
         self._place.barrier()
         self._samples = 0
-        self._before, self._thread = kernel_counters.read(), step_thread_time.attempt_read()
+        self._before, self._thread = kernel_counters.read(), step_thread_account.attempt_read()
         self._is_timed = True
         self._device.begin()
         for _ in steps:
@@ -176,7 +176,7 @@ class Loop:
     def _closed(self, apart_ns: Sequence[int] = ()) -> _Stretch:
         """Wait for all work since the last ``begin``, and return it as a stretch."""
         parts_ns = self._device.durations_ns()
-        thread = step_thread_time.since(self._thread) if self._thread else None
+        thread = step_thread_account.since(self._thread) if self._thread else None
         counted = kernel_counters.since(self._before)
         waits_ns = parts_ns[0::2]
         steps_ns = [wait + work for wait, work in zip(waits_ns, parts_ns[1::2])]
@@ -192,7 +192,7 @@ class Loop:
         """Stop the clock when all work is complete; return the measurements."""
         if self._gate is None:
             self._stretches.append(self._closed())
-        counted = step_thread_time.sum_intervals([stretch.counted for stretch in self._stretches]) or {}
+        counted = step_thread_account.sum_intervals([stretch.counted for stretch in self._stretches]) or {}
         counted |= {"peak_rss_bytes": kernel_counters.peak_rss_bytes(), "peak_gpu_bytes": self._device.peak_bytes()}
         takes_turns, parts = self._gate is not None, self._parts()
         if self._gate is not None:
@@ -217,7 +217,7 @@ class Loop:
             last_loss=finite(next(iter(self._place.means(last_loss)), None)),
             counted=counted,
             turn_start=first_to_last_step_ratio(parts) if takes_turns else None,
-            thread=step_thread_time.sum_intervals([stretch.thread for stretch in self._stretches]),
+            thread=step_thread_account.sum_intervals([stretch.thread for stretch in self._stretches]),
         )
 
     @property

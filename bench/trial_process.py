@@ -117,7 +117,7 @@ def _data(options: Options, data_dir: str | None) -> Iterator[data_sets.Prepared
     """Yield the data set, found or prepared in ``data_dir``, otherwise in a temporary folder; None for a collective."""
     name, prepared = options["data"], None
     if data_dir and options["collective"] == "none":
-        prepared = data_sets.find(name, data_dir)
+        prepared = data_sets.find_set_or_stand_in(name, data_dir)
         if prepared is None and os.access(data_dir, os.W_OK):
             prepared = data_sets.prepare(name, data_dir, offline=True)
     if prepared is not None or options["collective"] != "none":

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from envmatrix.version import __version__
 
 if TYPE_CHECKING:
-    from envmatrix.api.environments import export
+    from envmatrix.api.environment_exec_and_export import export
     from envmatrix.api.packs import reproduce
-    from envmatrix.api.reruns import rerun
+    from envmatrix.api.paired_reruns import rerun
     from envmatrix.api.result import Result
-    from envmatrix.api.run_results import compare, effects, history
+    from envmatrix.api.run_reports import compare, effects, history
     from envmatrix.api.runs import load, resume, run
     from envmatrix.api.tuning.search import TuneResult, tune
     from envmatrix.errors import (
@@ -45,10 +45,10 @@ __all__ = [
 
 #: Module -> its public names.
 _HOMES = {
-    "envmatrix.api.run_results": ("compare", "effects", "history"),
-    "envmatrix.api.environments": ("export",),
+    "envmatrix.api.run_reports": ("compare", "effects", "history"),
+    "envmatrix.api.environment_exec_and_export": ("export",),
     "envmatrix.api.packs": ("reproduce",),
-    "envmatrix.api.reruns": ("rerun",),
+    "envmatrix.api.paired_reruns": ("rerun",),
     "envmatrix.api.result": ("Result",),
     "envmatrix.api.runs": ("load", "resume", "run"),
     "envmatrix.api.tuning.search": ("TuneResult", "tune"),

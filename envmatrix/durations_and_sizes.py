@@ -11,7 +11,7 @@ _SECONDS = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "min": 60.0, "h": 3600.
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B?|B)?\Z", re.IGNORECASE)
 
 
-def parse_percent(value: object) -> float:
+def percent_as_fraction(value: object) -> float:
     """Parse '3%' or '0.03' as 0.03; raise a ValueError unless it is above 0 % and below 100 %."""
     number = _fraction(value)
     if not 0 < number < 1:

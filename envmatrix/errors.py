@@ -36,7 +36,7 @@ _FIRST = (
 )
 
 
-def first_code(*codes: ExitCode) -> ExitCode:
+def most_important_code(*codes: ExitCode) -> ExitCode:
     """Return the exit code to use if several apply."""
     return next((code for code in _FIRST if code in codes), ExitCode.FINE)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from bench import step_thread_time, trial_process
+from bench import step_thread_account, trial_process
 from bench.command_line import main
 from bench.gate import Turn
 
@@ -20,11 +20,11 @@ class Turns:
     def __init__(self, folder: str) -> None:
         self._steps = int(sys.argv[1])
         self._counted = iter(sys.argv[2])
-        self._read = step_thread_time.attempt_read
+        self._read = step_thread_account.attempt_read
 
     def turn(self, left: int) -> Turn:
         """Switch the counters on or off and return the next turn."""
-        step_thread_time.attempt_read = self._read if next(self._counted) == "1" else _not_read
+        step_thread_account.attempt_read = self._read if next(self._counted) == "1" else _not_read
         return Turn(0, min(self._steps, left))
 
     def end(self) -> float | None:

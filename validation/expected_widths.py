@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from envmatrix.stats.comparisons.result import NARROW_ENOUGH
-from envmatrix.stats.effects import LEVEL, two_sided_level
+from envmatrix.stats.effects import LEVEL, level_of_one_sided_bounds
 from envmatrix.stats.inference.maxt import critical_value
 
 _COPIES = 2
@@ -32,7 +32,7 @@ def half_width(noise: float, blocks: int, environments: int) -> float:
 
 def blocks_to_pass(noise: float, allowed: float) -> int:
     """Return after how many blocks about nine of ten gates of two equal sides pass, at least ``min_blocks``."""
-    level, enough = two_sided_level(LEVEL), NARROW_ENOUGH * float(np.log1p(allowed))
+    level, enough = level_of_one_sided_bounds(LEVEL), NARROW_ENOUGH * float(np.log1p(allowed))
     return next(
         blocks
         for blocks in range(6, 10_000)

@@ -22,7 +22,7 @@ from queue import SimpleQueue
 
 import yaml
 
-from envmatrix.cli.grammar import whole_number
+from envmatrix.cli.argument_parser import whole_number
 from envmatrix.system.process import Finished, run
 
 ROOT = Path(__file__).parents[1]

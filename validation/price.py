@@ -15,7 +15,7 @@ import numpy as np
 from envmatrix.stats.array_types import Floats
 from envmatrix.stats.effects import ALL_ANALYSES_LEVEL, CONFIDENCE, LEVEL
 from envmatrix.stats.inference.maxt import critical_value, moderated_errors
-from envmatrix.stats.inference.standard_errors import apart
+from envmatrix.stats.inference.standard_errors import block_gaps
 from envmatrix.stats.pairing import summarise_pairs
 from validation.simulated import over_two_copies
 
@@ -43,7 +43,7 @@ def price(
 
     best = ndtri(1.0 - (1.0 - CONFIDENCE) / (2 * environments)) ** 2 * (1.0 + 1.0 / _COPIES) / blocks
     differences = over_two_copies(chance.standard_normal((runs, environments + _COPIES, blocks)))
-    far = None if block_s is None else apart(np.arange(blocks) * block_s)
+    far = None if block_s is None else block_gaps(np.arange(blocks) * block_s)
     return float(np.mean([half_widths(one, far, level) ** 2 for one in differences]) / best)
 
 

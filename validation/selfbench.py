@@ -24,7 +24,7 @@ from envmatrix.matrix.parse import parse
 from envmatrix.plan import Plan, make_arms
 from envmatrix.search.answer import find_expected_best
 from envmatrix.search.next_trials import Batch, Budget, Search
-from envmatrix.search.steps import Step
+from envmatrix.search.step_results import Step
 from envmatrix.trials.execution import make_job, run_trial
 from envmatrix.trials.experiment import create_experiment, find_design
 from envmatrix.trials.new_run_options import NewRun

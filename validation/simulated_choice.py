@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from envmatrix.stats.best_environment import Candidates, recommended_row_and_best_set
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.inference.maxt import critical_value
 from envmatrix.stats.pairing import Views
-from envmatrix.stats.selection import Candidates, recommend_candidate
 from validation.simulated import SIZE, Figure, Floats, over_two_copies, rate, standard_errors, trials_of
 
 #: True speed-ups to choose from, and the noise of a shared machine.
@@ -42,7 +42,7 @@ def _headlines(
     found = []
     for one in np.flatnonzero(faster.any(axis=1)):
         candidates = Candidates(Views((differences[one],)), low[one], faster[one], settings or [(1,)] * arms, SIZE)
-        chosen, within, gain = recommend_candidate(candidates, arms - 1)
+        chosen, within, gain = recommended_row_and_best_set(candidates, arms - 1)
         plain = float(np.where(faster[one], mean[one], -np.inf).max())
         found.append((chosen, bool(within[0]), gain, plain, float(low[one, chosen])))
     return found

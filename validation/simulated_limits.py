@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from envmatrix.stats.effects import LEVEL, two_sided_level
+from envmatrix.stats.effects import LEVEL, level_of_one_sided_bounds
 from envmatrix.stats.inference.maxt import critical_value
 from envmatrix.stats.stopping.alpha_spending import confidence_level
 from envmatrix.stats.stopping.precision import CONFIRMATIONS
@@ -66,7 +66,7 @@ class Runs:
         interval. The last two are not what is done: gates by the interval, and by bounds that each have all of its
         error.
         """
-        mean, reach = self.mean[blocks], self.reach(blocks, two_sided_level(level))
+        mean, reach = self.mean[blocks], self.reach(blocks, level_of_one_sided_bounds(level))
         sides = np.where(np.arange(self.environments) % 2 == 0, 1.0, -1.0)
         wrong = {
             "false pass": mean > reach,
@@ -132,7 +132,7 @@ def blocks_needed(answer: str, environments: int, level: float, runs: int, chanc
 def _saved(runs: int, chance: np.random.Generator) -> Iterator[Figure]:
     for answer in _ANSWERS:
         for environments in _ENVIRONMENTS:
-            for way, level in (("interval", LEVEL), ("one-sided bounds", two_sided_level(LEVEL))):
+            for way, level in (("interval", LEVEL), ("one-sided bounds", level_of_one_sided_bounds(LEVEL))):
                 blocks = blocks_needed(answer, environments, level, runs, chance)
                 name = f"{environments} environments, by {way}"
                 yield Figure(f"blocks: {answer}", "normal", name, blocks, None, None, runs)

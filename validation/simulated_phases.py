@@ -8,7 +8,7 @@ import numpy as np
 
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.inference.maxt import critical_value, student_quantile
-from envmatrix.stats.inference.standard_errors import PHASE_S, apart, slow_cosine_error
+from envmatrix.stats.inference.standard_errors import PHASE_S, block_gaps, slow_cosine_error
 from envmatrix.stats.pairing import summarise_pairs
 from validation.noise import NOISES
 from validation.simulated import SIZE, Figure, Floats, rate
@@ -38,7 +38,7 @@ def in_phases(runs: int, begins: Floats, mean_s: float, chance: np.random.Genera
 def _reaches(logs: Floats, begins: Floats) -> dict[str, Floats]:
     """Return half-widths of three intervals: ours, the usual one, and one from slow cosines only."""
     count = begins.size
-    found = summarise_pairs(logs, apart(begins))
+    found = summarise_pairs(logs, block_gaps(begins))
     waves = min(count - 1, int(float(begins[-1] + begins[1]) / PHASE_S))
     parts = (logs - logs.mean(axis=1, keepdims=True)) / count
     return {

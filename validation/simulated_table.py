@@ -15,6 +15,7 @@ import numpy as np
 
 from envmatrix.plan import Arm, Plan
 from envmatrix.stats.attribution.main_effects import attribute_gain, find_cells
+from envmatrix.stats.best_environment import choose_best_set
 from envmatrix.stats.comparisons.result import status_of
 from envmatrix.stats.effect_estimation import Analysis, estimate, is_blocked_by_slow_trials
 from envmatrix.stats.effects import Flag
@@ -25,9 +26,8 @@ from envmatrix.stats.measurements import Measurements, TrialOrder, first_blocks
 from envmatrix.stats.metrics import METRICS, THROUGHPUT
 from envmatrix.stats.pairing import log_ratios_over_copy_mean
 from envmatrix.stats.quality.slow_trials import SlowTrials
-from envmatrix.stats.selection import choose_best_set
 from envmatrix.stats.stopping.racing import next_arms
-from envmatrix.stats.text_facts import ArmFacts
+from envmatrix.stats.trial_text_counts import ArmFacts
 from validation.noise import NOISES
 from validation.simulated import SIZE, Figure, Floats, rate
 from validation.simulated_models import ARMS, LEVELS, LIMIT_S, MARKED, MODELS, SELECTED, TRIAL_S, Model, Trials
@@ -161,7 +161,7 @@ DAYS = "days"
 
 def _claim_misses(one: Analysis, drawn: Trials, blocks: int) -> bool:
     """Return whether any interval misses its target: the run's own mean if it is short, otherwise the long-run mean."""
-    short = too_short(measured_of(drawn.logs[:, :blocks]).apart)
+    short = too_short(measured_of(drawn.logs[:, :blocks]).block_gaps)
     return _wrong(one, _truth(drawn.own(blocks) if short else drawn.truth))[0]
 
 
@@ -202,7 +202,7 @@ def _judged_days(draw: Model, blocks: int, chance: np.random.Generator) -> Answe
 
 def _rate_misses(analysis: Analysis, share: float) -> bool:
     slow = analysis.slow[MARKED]
-    low, high = SlowTrials(int(slow.sum()), slow.size, 0.0).share
+    low, high = SlowTrials(int(slow.sum()), slow.size, 0.0).share_interval
     return not low <= share <= high
 
 

@@ -21,10 +21,10 @@ from envmatrix.search.answer import contributions
 from envmatrix.search.candidate_selection import EQUAL_GAIN, simplify_row
 from envmatrix.search.next_trials import REFERENCES, Batch, Budget, Proposal, Search
 from envmatrix.search.space import Codes, Space
+from envmatrix.stats.best_environment import told_gain
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.inference.maxt import critical_value
 from envmatrix.stats.pairing import summarise_pairs
-from envmatrix.stats.selection import told_gain
 from envmatrix.stats.selftest import autoregressive
 from validation.simulated import Figure, over_two_copies, rate
 
@@ -170,7 +170,7 @@ def _guesses(there: World, search: Search, batches: list[Batch]) -> tuple[bool, 
     """Return, for each confirmed setting, whether the model's interval for its contribution contains the truth."""
     row, space = batches[-1].rows[0], there.space
     names = [space.factors[at] for at in np.flatnonzero(space.codes[row])]
-    fewer = dict(zip(names, space.simpler_rows(row), strict=True))
+    fewer = dict(zip(names, space.rows_without_one_setting(row), strict=True))
     return tuple(
         one.low <= np.exp(there.gains[row] - there.gains[fewer[one.factor]]) <= one.high
         for one in contributions(search, batches, row)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from envmatrix.api.tuning import search as tunes
-from envmatrix.api.user_program.program_benchmark import ProgramRequest
+from envmatrix.api.user_program.matrix_for_program import ProgramRequest
 from envmatrix.errors import EnvmatrixError, InputError
 from envmatrix.search.loop import watch_step
 from envmatrix.search.study_folder import StudyFolder

@@ -24,7 +24,7 @@ from envmatrix.matrix import Matrix
 from envmatrix.matrix.additions import with_only_design
 from envmatrix.results import RunFolder
 from envmatrix.search.space import Space
-from envmatrix.search.steps import find_row
+from envmatrix.search.step_results import find_row
 from envmatrix.search.study_folder import StudyFolder
 from envmatrix.system.atomic_files import write_whole
 from envmatrix.system.progress import ProgressCallback

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from envmatrix.search.steps import running_and_gap_s
+from envmatrix.search.step_results import running_and_gap_s
 from envmatrix.stats.effect_estimation import between, estimate
 from envmatrix.stats.measurements import fold_trials
 from validation.measured_parts import trials_of

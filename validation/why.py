@@ -23,7 +23,7 @@ from envmatrix.stats.attribution.explanation import Explanation, explain
 from envmatrix.stats.effect_estimation import estimate
 from envmatrix.stats.measurements import Measurements, TrialOrder
 from envmatrix.stats.step_account import COLUMNS, PARTS
-from envmatrix.stats.text_facts import ArmFacts
+from envmatrix.stats.trial_text_counts import ArmFacts
 from tests.synthetic import make_plan, make_run
 from validation import why_injected, why_overhead
 

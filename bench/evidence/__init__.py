@@ -25,7 +25,7 @@ def before_torch() -> dict[str, Any]:
     return {
         "affinity_before": attempt(machine.affinity),
         "load_1m": attempt(lambda: os.getloadavg()[0]),
-        "variables": recorded_variables.to_record(os.environ),
+        "variables": recorded_variables.recorded_texts(os.environ),
     }
 
 
@@ -38,7 +38,7 @@ def collect(
     ``steal_ticks`` the machine's stolen ticks during the timed part.
     """
     # Not loaded for a program of one's own: its trials should start fast.
-    from bench.evidence import blas, dynamic, malloc, openmp, packages, pytorch
+    from bench.evidence import blas, loaded_libraries, malloc, openmp, packages, pytorch
 
     torch = sys.modules.get("torch")
     earlier_affinity = first["affinity_before"]
@@ -65,9 +65,11 @@ def collect(
         ),
         **{part: attempt(partial(_collect_part, part)) if torch else None for part in _OF_TORCH},
         "packages": attempt(packages.collect),
-        "libraries": attempt(dynamic.loaded_paths),
+        "libraries": attempt(loaded_libraries.loaded_paths),
         "preloaded": attempt(
-            lambda: program_from_outside.preloaded_files(program_from_outside.preload_names(), dynamic.loaded_paths())
+            lambda: program_from_outside.preloaded_files(
+                program_from_outside.preload_names(), loaded_libraries.loaded_paths()
+            )
         ),
         "variables": first["variables"],
     }

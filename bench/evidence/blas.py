@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-from bench.evidence import dynamic
+from bench.evidence import loaded_libraries
 from bench.evidence.reading import attempt, first_match
 
 
@@ -15,11 +15,11 @@ def collect() -> dict[str, Any]:
 
     PyTorch's wheels link MKL statically into libtorch_cpu, so that file is the library and ``built_with`` is mkl.
     """
-    path = dynamic.symbol_owner("sgemm_") or dynamic.symbol_owner("cblas_sgemm")
+    path = loaded_libraries.symbol_owner("sgemm_") or loaded_libraries.symbol_owner("cblas_sgemm")
     torch = sys.modules.get("torch")
     build = attempt(torch.__config__.show) if torch else None
     return {
-        "library": dynamic.short_name(path) if path else None,
+        "library": loaded_libraries.short_name(path) if path else None,
         "path": os.path.realpath(path) if path else None,
         "built_with": first_match(r"BLAS_INFO=(\w+)", build) or first_match(r"\bBLAS=(\w+)", build),
         "mkl_version": first_match(r"Math Kernel Library Version ([0-9.]+)", build),

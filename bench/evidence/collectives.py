@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from bench.evidence import dynamic
+from bench.evidence import loaded_libraries
 from bench.evidence.reading import attempt
-from bench.recorded_variables import shown
+from bench.recorded_variables import recorded_text
 
 #: NCCL reads both at start-up, in addition to its variables, without reporting it.
 #: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
@@ -34,7 +34,9 @@ def collect() -> dict[str, Any]:
         "nccl_built_with": attempt(lambda: ".".join(map(str, torch.cuda.nccl.version()))),
         "nccl_loaded": bound,
         "hidden_settings": hidden_settings(_HIDDEN),
-        "variables": {name: shown(name, os.environ[name]) for name in sorted(os.environ) if name.startswith(_PREFIXES)},
+        "variables": {
+            name: recorded_text(name, os.environ[name]) for name in sorted(os.environ) if name.startswith(_PREFIXES)
+        },
     }
 
 
@@ -51,7 +53,9 @@ def hidden_settings(paths: Iterable[str]) -> dict[str, dict[str, str]]:
 def _settings(path: str) -> dict[str, str]:
     with open(path, encoding="utf-8", errors="replace") as file:
         pairs = (line.split("#", 1)[0].partition("=") for line in file)
-        return {name.strip(): shown(name.strip(), value.strip()) for name, separator, value in pairs if separator}
+        return {
+            name.strip(): recorded_text(name.strip(), value.strip()) for name, separator, value in pairs if separator
+        }
 
 
 def bound_nccl() -> dict[str, str] | None:
@@ -59,15 +63,15 @@ def bound_nccl() -> dict[str, str] | None:
 
     ncclGetVersion returns 22703 for 2.27.3.
     """
-    for torch in dynamic.loaded_paths():
+    for torch in loaded_libraries.loaded_paths():
         if os.path.basename(torch).startswith(_TORCH_LIBRARIES):
-            path = attempt(partial(dynamic.bound_owner, torch, _FUNCTION)) or dynamic.symbol_owner(
+            path = attempt(partial(loaded_libraries.bound_owner, torch, _FUNCTION)) or loaded_libraries.symbol_owner(
                 _FUNCTION, os.path.basename(torch)
             )
             if path is None:
                 return None
             number = ctypes.c_int()
-            dynamic.library(path).ncclGetVersion(ctypes.byref(number))
+            loaded_libraries.library(path).ncclGetVersion(ctypes.byref(number))
             return {"path": os.path.realpath(path), "version": nccl_version(number.value)}
     return None
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 
-from bench.evidence import processes
+from bench.evidence import proc_files
 from bench.evidence.reading import attempt
 
 _ESTABLISHED, _LISTENS = "01", "0A"
@@ -38,11 +38,11 @@ class Sockets:
 
     def look(self, pid: int) -> None:
         """Add the sockets of a process."""
-        opened = processes.sockets(pid)
+        opened = proc_files.sockets(pid)
         if not opened - self.own:
             return
         self.own |= opened
-        for words in processes.tcp_sockets(pid):
+        for words in proc_files.tcp_sockets(pid):
             if words[9] in opened and words[3] in (_ESTABLISHED, _LISTENS):
                 self._add(words[1], words[2], words[3])
         for inode, name in (attempt(partial(_local_peers, opened)) or {}).items():

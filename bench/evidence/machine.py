@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from bench import processor
-from bench.evidence import processes, stop_signals
+from bench.evidence import proc_files, stop_signals
 from bench.evidence.reading import attempt, fields, first_match, number, text
 
 _CPUS = "/sys/devices/system/cpu"
@@ -75,7 +75,7 @@ def _vulnerabilities() -> dict[str, str]:
 def _thread_affinity() -> dict[str, int]:
     """Return the number of threads per CPU list; it shows where a bound OpenMP team runs."""
     counts: collections.Counter[str | None] = collections.Counter()
-    for thread in processes.threads("self"):
+    for thread in proc_files.threads("self"):
         counts[fields(f"/proc/self/task/{thread}/status").get("Cpus_allowed_list")] += 1
     return {cpus: count for cpus, count in sorted(counts.items(), key=str) if cpus}
 

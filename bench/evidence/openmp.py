@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from bench.evidence import dynamic, openmp_threads
+from bench.evidence import loaded_libraries, openmp_threads
 from bench.evidence.reading import attempt
 
 # 0 to 4 are OpenMP's values; LLVM's and Intel's runtimes add 6 and 7 if KMP_AFFINITY is in effect (kmp.h).
@@ -35,24 +35,24 @@ def collect(affinity_before: list[int] | None) -> dict[str, Any] | None:
     Must run before other evidence computes anything: threads started by that are not the program's.
     """
     workers = attempt(openmp_threads.workers)
-    path = dynamic.symbol_owner("GOMP_parallel") or dynamic.symbol_owner("__kmpc_fork_call")
+    path = loaded_libraries.symbol_owner("GOMP_parallel") or loaded_libraries.symbol_owner("__kmpc_fork_call")
     if path is None:
         return None
-    handle = dynamic.library(path)
-    bind = attempt(lambda: dynamic.call_function(handle, "omp_get_proc_bind"))
+    handle = loaded_libraries.library(path)
+    bind = attempt(lambda: loaded_libraries.call_function(handle, "omp_get_proc_bind"))
     settings = attempt(lambda: displayed_settings(path, affinity_before or [])) or {}
-    blocktime = attempt(lambda: dynamic.call_function(handle, "kmp_get_blocktime"))
+    blocktime = attempt(lambda: loaded_libraries.call_function(handle, "kmp_get_blocktime"))
     spins = settings.get("GOMP_SPINCOUNT")
     return {
-        "library": dynamic.short_name(path),
+        "library": loaded_libraries.short_name(path),
         "path": os.path.realpath(path),
         "version": attempt(lambda: _version(path)),
         "specification": settings.get("_OPENMP"),
-        "threads": attempt(lambda: dynamic.call_function(handle, "omp_get_max_threads")),
-        "processors": attempt(lambda: dynamic.call_function(handle, "omp_get_num_procs")),
-        "places": attempt(lambda: dynamic.call_function(handle, "omp_get_num_places")),
-        "dynamic": attempt(lambda: dynamic.call_function(handle, "omp_get_dynamic")),
-        "thread_limit": attempt(lambda: dynamic.call_function(handle, "omp_get_thread_limit")),
+        "threads": attempt(lambda: loaded_libraries.call_function(handle, "omp_get_max_threads")),
+        "processors": attempt(lambda: loaded_libraries.call_function(handle, "omp_get_num_procs")),
+        "places": attempt(lambda: loaded_libraries.call_function(handle, "omp_get_num_places")),
+        "dynamic": attempt(lambda: loaded_libraries.call_function(handle, "omp_get_dynamic")),
+        "thread_limit": attempt(lambda: loaded_libraries.call_function(handle, "omp_get_thread_limit")),
         "proc_bind": None if bind is None else _PROC_BIND.get(bind),
         "blocktime": blocktime,
         "affinity": settings.get("KMP_AFFINITY") or settings.get("OMP_PLACES") or None,
@@ -62,7 +62,9 @@ def collect(affinity_before: list[int] | None) -> dict[str, Any] | None:
         "sleeps": None if spins is None and blocktime is None else spins == "0" or blocktime == 0,
         "workers": workers,
         "settings": settings,
-        "loaded": sorted({name for name in map(dynamic.short_name, dynamic.loaded_paths()) if name in _RUNTIMES}),
+        "loaded": sorted(
+            {name for name in map(loaded_libraries.short_name, loaded_libraries.loaded_paths()) if name in _RUNTIMES}
+        ),
     }
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from bench import recorded_variables
-from bench.evidence import dynamic, elf, machine, memory, sandbox
+from bench.evidence import elf, loaded_libraries, machine, memory, sandbox
 from bench.evidence.reading import attempt
 from bench.evidence.tree import Program
 
@@ -44,7 +44,7 @@ def evidence(program: Program) -> dict[str, Any]:
         "system": dict(machine.system(), python=None, gil=None, jit=None, executable=None),
         "packages": None,
         "libraries": None if program.libraries is None or not program.loaded else sorted(program.libraries),
-        "variables": None if program.variables is None else recorded_variables.to_record(program.variables),
+        "variables": None if program.variables is None else recorded_variables.recorded_texts(program.variables),
     }
 
 
@@ -126,4 +126,9 @@ def _malloc(program: Program) -> dict[str, Any] | None:
 
 
 def _allocator(path: str) -> dict[str, Any]:
-    return {"library": dynamic.short_name(path), "path": os.path.realpath(path), "version": None, "options": {}}
+    return {
+        "library": loaded_libraries.short_name(path),
+        "path": os.path.realpath(path),
+        "version": None,
+        "options": {},
+    }

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from bench.evidence import connected_servers, elf, memory, openmp_threads, processes
-from bench.evidence.processes import TICKS_PER_S, Stat, stat_of
+from bench.evidence import connected_servers, elf, memory, openmp_threads, proc_files
+from bench.evidence.proc_files import TICKS_PER_S, Stat, stat_of
 from bench.evidence.reading import attempt, fields, text
 
 #: The share of CPU time from which a program counts as working; also for a thread, relative to the busiest one.
@@ -70,7 +70,7 @@ class Program:
         """Whether its details were never read."""
         return self._first_look is None
 
-    def took(self, pid: int, cpu_s: float) -> None:
+    def add_cpu_time(self, pid: int, cpu_s: float) -> None:
         """Add CPU time of one of its processes."""
         self.cpu_s += cpu_s
         self.of_process[pid] = self.of_process.get(pid, 0.0) + cpu_s
@@ -85,7 +85,7 @@ class Program:
             return
         first_look_s = since_s if self._first_look is None else self._first_look
         path = attempt(lambda: os.readlink(f"/proc/{pid}/exe")) or self.path
-        libraries = attempt(partial(processes.libraries, pid))
+        libraries = attempt(partial(proc_files.libraries, pid))
         raw = text(f"/proc/{pid}/environ") if not self.variables else None
         if not is_same():
             return
@@ -109,7 +109,7 @@ class Program:
         """Return whether the runtime behind one process's threads is still unknown."""
         return threads > 1 and not self.teams.get(pid)
 
-    def count(self, pid: int, threads: int) -> None:
+    def count_openmp_workers(self, pid: int, threads: int) -> None:
         """Count the threads that each OpenMP runtime started, if a working process has a new number of threads.
 
         If no thread was assigned, try again at twice the CPU time: running threads may not reveal their runtime.
@@ -156,14 +156,14 @@ class _Process:
 
     def __init__(self, program: Program, stat: Stat, before: _Process | None) -> None:
         self.program, self.stat = program, stat
-        self.waited: dict[int, processes.Scheduled] = before.waited if before else {}
+        self.waited: dict[int, proc_files.Scheduled] = before.waited if before else {}
         self.next_s: float = before.next_s if before else 0.0
 
     def read_waits(self, pid: int, since_s: float) -> None:
         """Update ``waited``; ended threads keep their values."""
         self.next_s = _LATER * since_s
-        for thread in processes.threads(pid):
-            times = processes.scheduled(pid, thread)
+        for thread in proc_files.threads(pid):
+            times = proc_files.scheduled(pid, thread)
             if times:
                 self.waited[thread] = times
 
@@ -241,7 +241,7 @@ class Watch:
 
     def _look(self, last: bool = False) -> None:
         """Sample the process, its orphans (now children of this process) and all their descendants."""
-        now, stats = time.monotonic(), processes.descendants(os.getpid(), [self.pid])
+        now, stats = time.monotonic(), proc_files.descendants(os.getpid(), [self.pid])
         living = {(pid, stat.started): self._update_process(pid, stat, last) for pid, stat in stats.items()}
         self._note_ended(living, now)
         for key, process in self._living.items():
@@ -260,7 +260,7 @@ class Watch:
             program = known_process.program
         else:
             program = self._programs.setdefault(stat.image, Program(pid, stat.name, len(self._programs)))
-        program.took(pid, (stat.ticks - (known_process.stat.ticks if known_process else 0)) / TICKS_PER_S)
+        program.add_cpu_time(pid, (stat.ticks - (known_process.stat.ticks if known_process else 0)) / TICKS_PER_S)
         program.threads = max(program.threads, stat.threads)
         process = _Process(program, stat, known_process)
         started = time.thread_time()
@@ -277,7 +277,7 @@ class Watch:
             program.look(
                 pid, since_s, lambda: getattr(attempt(partial(stat_of, pid)), "image", _GONE) == process.stat.image
             )
-            program.count(pid, process.stat.threads)
+            program.count_openmp_workers(pid, process.stat.threads)
         if last or (since_s >= process.next_s and self._read_s <= may_take_s):
             process.read_waits(pid, since_s)
             attempt(partial(self.sockets.look, pid))

@@ -55,7 +55,7 @@ def resolve_device(options: Options) -> Options:
     return resolved_options
 
 
-def check(options: Options) -> None:
+def check_batch_divides(options: Options) -> None:
     """Raise OptionError for a batch that cannot be cut into equal shares."""
     threads = 2 if options["parallel"] == "dp" and device(options) == "cpu" else 1
     workload_options.check_divisibility(options, os.environ, threads)

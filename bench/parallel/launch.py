@@ -14,7 +14,7 @@ from typing import Any
 
 from bench import data_sets
 from bench.errors import RunError
-from bench.evidence.processes import own_age_ns
+from bench.evidence.proc_files import own_age_ns
 from bench.options import Options
 from bench.parallel import derived_options
 from bench.parallel.nodes import Node
@@ -33,7 +33,7 @@ def run(options: Options, data_dir: str | None, node: Node | None = None) -> dic
     the record, the others get None. Raises RunError with the name of the rank that failed first, after printing every
     rank's log to standard error.
     """
-    derived_options.check(options)
+    derived_options.check_batch_divides(options)
     with node.telling() if node else nullcontext():
         records: list[dict[str, Any]] | None = _records(options, data_dir, node)
         if node and records:
@@ -51,7 +51,7 @@ def _records(options: Options, data_dir: str | None, node: Node | None) -> list[
             "options": options,
             "world": world,
             "here": len(own_ranks),
-            "meet": node and node.meet(),
+            "meet": node and node.facts_for_ranks(),
             "folder": folder,
             "data_dir": _ready_data(options, data_dir, folder),
             "began_ns": time.clock_gettime_ns(time.CLOCK_BOOTTIME) - (own_age_ns() or 0),
@@ -67,7 +67,7 @@ def _records(options: Options, data_dir: str | None, node: Node | None) -> list[
 
 def _ready_data(options: Options, data_dir: str | None, folder: str) -> str | None:
     """Prepare the data before any rank starts, so that it is done once, and return its folder."""
-    if options["collective"] != "none" or (data_dir and data_sets.find(options["data"], data_dir)):
+    if options["collective"] != "none" or (data_dir and data_sets.find_set_or_stand_in(options["data"], data_dir)):
         return data_dir and os.path.abspath(data_dir)
     target = data_dir if data_dir and os.access(data_dir, os.W_OK) else os.path.join(folder, "data")
     os.makedirs(target, exist_ok=True)

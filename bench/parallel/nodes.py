@@ -52,7 +52,7 @@ class Node:
         ranks_per_node = world // self.count
         return range(self.index * ranks_per_node, (self.index + 1) * ranks_per_node)
 
-    def meet(self) -> dict[str, Any]:
+    def facts_for_ranks(self) -> dict[str, Any]:
         """Return the facts about this node that its ranks need, for the job file."""
         return {"host": self.host, "port": self.port, "first": self.index == 0, "node": self.name}
 
@@ -130,7 +130,7 @@ def from_arguments(arguments: argparse.Namespace, options: Options) -> Node | No
         raise BenchError(f"--meet wants HOST:PORT, not {arguments.meet!r}")
     if not 0 <= index < count:
         raise BenchError(f"--node-rank must be from 0 to {count - 1}, not {index}")
-    derived_options.check(options)
+    derived_options.check_batch_divides(options)
     name = arguments.node_name or os.uname().nodename
     return Node(index, count, name, host, int(port), f"{arguments.record}.nodes")
 

@@ -7,7 +7,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from bench.evidence import processes
+from bench.evidence import proc_files
 from bench.evidence.reading import text
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ def evidence(options: Options, place: Place | None) -> dict[str, Any]:
 
 def connections() -> int:
     """Return the number of this process's TCP connections."""
-    own_inodes = processes.sockets("self")
-    return sum(words[3] == _ESTABLISHED and words[9] in own_inodes for words in processes.tcp_sockets("self"))
+    own_inodes = proc_files.sockets("self")
+    return sum(words[3] == _ESTABLISHED and words[9] in own_inodes for words in proc_files.tcp_sockets("self"))
 
 
 def is_lazy(before: int | None, after: int | None, world: int) -> bool | None:

@@ -34,7 +34,7 @@ class Member:
             "affinity": sorted(os.sched_getaffinity(0)),
         }
 
-    def age_ns(self) -> int:
+    def job_age_ns(self) -> int:
         """Return the nanoseconds since the supervisor's process began."""
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - int(self.job["began_ns"])
 
@@ -54,7 +54,7 @@ class Member:
         devices.refuse_to_share_gpus(torch, options, self.job["here"])
         device = devices.open_device(derived_options.device(options), self.rank % self.job["here"])
         world, folder = self.job["world"], self.job["folder"]
-        place = Place(device, self.rank, world, cpus=cpus, age_ns=self.age_ns, scratch=folder)
+        place = Place(device, self.rank, world, cpus=cpus, age_ns=self.job_age_ns, scratch=folder)
         with rendezvous.join_group(place, folder, options, self.job["meet"]) as here, _library(options, here):
             yield here
 

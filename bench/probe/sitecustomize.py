@@ -207,10 +207,10 @@ def _write(folder: str, allowed: list[int] | None, pid: int, began_ns: int) -> N
     sys.path.insert(0, os.path.dirname(os.path.dirname(_HERE)))
     import json
 
-    from bench import evidence, step_thread_time
+    from bench import evidence, step_thread_account
     from bench.evidence.reading import attempt
 
-    thread = attempt(lambda: step_thread_time.whole_life(began_ns, *first_thread))
+    thread = attempt(lambda: step_thread_account.whole_life(began_ns, *first_thread))
     first = dict(evidence.before_torch(), affinity_before=allowed)
     os.environ["BENCH_PROBE"] = ""  # processes started for evidence are not part of the program
     collected = evidence.collect(first, None)

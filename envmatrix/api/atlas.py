@@ -23,7 +23,7 @@ from envmatrix.plan.environment import resolve_environment
 from envmatrix.report.formatting import join_texts
 from envmatrix.results import RunFolder
 from envmatrix.results.anonymize import local_anonymizer
-from envmatrix.results.atlas import AtlasEntry, read_entries, write_entry
+from envmatrix.results.atlas_entries import AtlasEntry, read_entries, write_entry
 from envmatrix.stats.effect_estimation import estimate
 from envmatrix.stats.measurements import read_measurements
 from envmatrix.stats.meta_analysis.atlas import (
@@ -129,7 +129,7 @@ class OrderAtlas:
         return known_effects(self.entries, Situation(design.baseline, levels, works, processor))
 
 
-def read_order_atlas(folder: PathLike | None, progress: ProgressCallback) -> OrderAtlas | None:
+def read_named_or_local_atlas(folder: PathLike | None, progress: ProgressCallback) -> OrderAtlas | None:
     """Return the atlas in ``folder``, or in ./atlas if that exists (None). A file that cannot be used is a warning.
 
     Raises InputError if ``folder`` is no atlas.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from envmatrix.api.environments import open_environment
+from envmatrix.api.environment_exec_and_export import open_environment
 from envmatrix.api.matrix_and_run_lookup import PathLike, find_run
 from envmatrix.errors import InputError, suggestion
 from envmatrix.results import Run, RunFolder, Trial

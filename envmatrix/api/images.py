@@ -21,7 +21,7 @@ from envmatrix.build.images.context import (
 )
 from envmatrix.build.images.definitions import APPTAINER, DOCKER, image_definition
 from envmatrix.build.images.labels import OF_PUBLISHER, publisher_labels
-from envmatrix.build.locks import Locks
+from envmatrix.build.package_locks import Locks
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.base import BuildsImages, check_architecture, check_usable
 from envmatrix.engines.catalog import AUTO, choose_engine, find_engine
@@ -32,7 +32,7 @@ from envmatrix.plan.environment import Environment, Image, all_images, all_libra
 from envmatrix.results import write_whole
 from envmatrix.system.host import this_host
 from envmatrix.system.progress import ProgressCallback, silent
-from envmatrix.system.resource_paths import beside
+from envmatrix.system.resource_paths import output_folder
 from envmatrix.trials.experiment import design_environments, find_design, snapshot_bench
 from envmatrix.trials.images import ImageBuilder, build_places, matrix_locks_folder, prepare_images
 
@@ -97,7 +97,7 @@ def _build_named(
     matrix: Matrix, environments: Sequence[Environment], name: str, engine: BuildsImages, progress: ProgressCallback
 ) -> BuildResult:
     """Build a separate image of each environment; files and bills of material go to containers/."""
-    folder, libraries = beside(Path(matrix.path)) / "containers", all_libraries(matrix)
+    folder, libraries = output_folder(Path(matrix.path)) / "containers", all_libraries(matrix)
     for environment in environments:
         check_architecture(environment)
     images = [engine.build_named(environment, libraries, folder, progress) for environment in environments]
@@ -202,7 +202,7 @@ def write_definitions(
     whole = load_matrix(matrix, progress)
     every = {name: resolve_environment(whole, name, {}) for name in (() if names else whole.environments)}
     environments = every or _select_environments(whole, names, {}, progress)[0]
-    folder = Path(output) if output is not None else beside(Path(whole.path)) / "containers"
+    folder = Path(output) if output is not None else output_folder(Path(whole.path)) / "containers"
     folder.mkdir(parents=True, exist_ok=True)
     files = definition_files(environments.values())
     for name, text in files.items():

@@ -11,8 +11,8 @@ from envmatrix.api.matrix_and_run_lookup import PathLike, find_matrix, find_run,
 from envmatrix.api.result import Result
 from envmatrix.api.runs import Watch, check_has_answer, find_run_host, finish_run, line_progress_watch, run_path
 from envmatrix.build.cache import file_digest
-from envmatrix.build.locks import Locks
-from envmatrix.durations_and_sizes import parse_bytes, parse_percent
+from envmatrix.build.package_locks import Locks
+from envmatrix.durations_and_sizes import parse_bytes, percent_as_fraction
 from envmatrix.engines.base import HasBills, HasImageFiles
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import ExitCode, InputError, StoreError, Where
@@ -189,7 +189,7 @@ def reproduce(
         InterruptedRunError: Ctrl-C ended the run; the message shows how to resume.
 
     """
-    limit = parse_argument("tolerance", tolerance, parse_percent)
+    limit = parse_argument("tolerance", tolerance, percent_as_fraction)
     opened = open_archive(archive, sha256=sha256, signers=signers, results=results, progress=progress)
     earlier_run = run_path(run)
     if earlier_run is not None:

@@ -29,7 +29,7 @@ from envmatrix.trials.experiment import (
 )
 from envmatrix.trials.feasibility import resolve_program_folder
 from envmatrix.trials.interleaving_eligibility import decide_schedule
-from envmatrix.trials.overrides import Overrides, apply_overrides, select_engines
+from envmatrix.trials.overrides import Overrides, apply_overrides, resolve_engine_names
 
 
 def make_plan(
@@ -44,7 +44,7 @@ def make_plan(
     selected_design = apply_overrides(whole, design, overrides)
     host = this_host()
     environments = design_environments(whole, selected_design, host.facts(confined_cpus(selected_design, host)))
-    kinds = {name: _find_usable_engine(name) for name in select_engines(selected_design, engines, progress)}
+    kinds = {name: _find_usable_engine(name) for name in resolve_engine_names(selected_design, engines, progress)}
     arms = make_design_arms(selected_design, tuple(environments), tuple(kinds))
     return plan_of(*decide_schedule(selected_design, arms, environments, whole.workloads, kinds))
 

@@ -24,7 +24,7 @@ from envmatrix.launchers import catalog
 from envmatrix.launchers.base import Ask, Launcher, LimitsBlocks, RunsElsewhere, ShowsScripts
 from envmatrix.launchers.catalog import LAUNCHERS, check_options
 from envmatrix.matrix import Design, Matrix
-from envmatrix.matrix.variables import find_unread_variables
+from envmatrix.matrix.known_variables import find_unread_variables
 from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder
 from envmatrix.results.run import LauncherOptions
@@ -34,7 +34,6 @@ from envmatrix.system.atomic_files import retry_writes
 from envmatrix.system.bench_options import node_count
 from envmatrix.system.host import Host
 from envmatrix.system.progress import ProgressCallback, silent
-from envmatrix.trials.changes_made_by_resume import apply_resume_changes, record_interim_reading
 from envmatrix.trials.experiment import (
     Experiment,
     create_experiment,
@@ -44,7 +43,8 @@ from envmatrix.trials.experiment import (
 )
 from envmatrix.trials.interleaving_eligibility import decide_schedule, non_interleaved_arms
 from envmatrix.trials.new_run_options import NewRun
-from envmatrix.trials.overrides import Overrides, apply_overrides, select_engines
+from envmatrix.trials.overrides import Overrides, apply_overrides, resolve_engine_names
+from envmatrix.trials.resume_overrides import apply_resume_changes, record_interim_reading
 from envmatrix.trials.user_program.hooks import setup_and_cleanup
 
 #: Shows the progress of a run while the context is open.
@@ -153,7 +153,7 @@ def load(run: PathLike | None = None, *, results: PathLike = "results") -> Resul
         StoreError: on first use, if a file cannot be read.
 
     """
-    return Result.of(find_run_to_read(run, results))
+    return Result.of(find_run_and_record_reading(run, results))
 
 
 def run_path(run: PathLike | Result | None) -> PathLike | None:
@@ -161,7 +161,7 @@ def run_path(run: PathLike | Result | None) -> PathLike | None:
     return run.folder if isinstance(run, Result) else run
 
 
-def find_run_to_read(run: PathLike | Result | None, results: PathLike) -> RunFolder:
+def find_run_and_record_reading(run: PathLike | Result | None, results: PathLike) -> RunFolder:
     """Find a run to read. If it is still running, record an interim analysis (docs/statistics.md).
 
     Readers without write access cannot record one, and they do not decide when the run ends.
@@ -184,7 +184,7 @@ def begin_run(
     whole = matrix if isinstance(matrix, Matrix) else load_matrix(matrix, new_run.progress)
     selected_design = apply_overrides(whole, design, overrides)
     report_unknown_variables(whole, selected_design, new_run.progress)
-    names = select_engines(selected_design, engines, new_run.progress)
+    names = resolve_engine_names(selected_design, engines, new_run.progress)
     selected_design, host = place_run(whole, selected_design, names, new_run)
     check_block_time(whole, selected_design, names, new_run)
     return create_experiment(whole, selected_design, names, new_run, host)
@@ -233,7 +233,7 @@ def place_run(matrix: Matrix, design: Design, engines: tuple[str, ...], new_run:
 
     Raises the errors of ``find_run_host``.
     """
-    design = catalog.adapt_schedule(LAUNCHERS.make(new_run.launcher), design, new_run.progress)
+    design = catalog.sequential_unless_interleavable(LAUNCHERS.make(new_run.launcher), design, new_run.progress)
     return design, find_run_host(matrix, design, engines, new_run)
 
 

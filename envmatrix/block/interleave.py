@@ -108,7 +108,7 @@ class Member:
     def look(self, ready: Sequence[object]) -> bool:
         """Read a message or the exit of the process; return whether it waits at its gate or has ended."""
         try:
-            self.left = self.gate.left() if self.gate in ready else None
+            self.left = self.gate.remaining_steps() if self.gate in ready else None
         except GateError:
             self.running.end()  # its log or its exit status shows the cause
             self.over = True

@@ -18,11 +18,11 @@ from typing import IO
 from envmatrix.block import interrupts, orphans
 from envmatrix.block.block_instructions import CANNOT_WRITE, NO_PIPES, BlockOrder, Part, TrialOrder, Turns
 from envmatrix.block.interleave import BrokenOffError, Interleaving, Member, Schedule
-from envmatrix.block.job_output_files import WRITE_ERRORS, JobFiles, StopError
 from envmatrix.block.memory import free_memory, memory_kills, usable_memory
 from envmatrix.block.process import ENDED_S, Exit, NotStartedError, Order, Overlay, SupervisedProcess
 from envmatrix.block.program_folder import lay_out
 from envmatrix.block.program_overlay import make_overlay, remove_folder
+from envmatrix.block.result_file_writer import WRITE_ERRORS, JobFiles, StopError
 from envmatrix.block.srun import GRACE_S, Nodes, trial_variables
 from envmatrix.block.turn_gate import open_gate
 

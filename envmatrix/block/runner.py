@@ -25,10 +25,10 @@ from envmatrix.block.block_instructions import (
     TrialOrder,
     read_order,
 )
-from envmatrix.block.job_output_files import WRITE_ERRORS, JobFiles, StopError, lock_host
 from envmatrix.block.part_run import Outcome, PartRun
 from envmatrix.block.process import NotStartedError
 from envmatrix.block.program_overlay import SCRATCH, remove_folder
+from envmatrix.block.result_file_writer import WRITE_ERRORS, JobFiles, StopError, lock_host
 from envmatrix.block.srun import Nodes, inspect_task, rank_task
 from envmatrix.block.turn_gate import FOLDER
 

@@ -32,7 +32,7 @@ class Gate:
         """Return the file descriptor that becomes readable when the process has sent a message."""
         return self._ready
 
-    def left(self) -> int | None:
+    def remaining_steps(self) -> int | None:
         """Return how many timed steps the waiting process has left; None if its message is incomplete."""
         with contextlib.suppress(BlockingIOError):
             self._received += os.read(self._ready, 4096)

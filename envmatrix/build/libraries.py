@@ -19,10 +19,10 @@ import yaml
 from envmatrix.build.cache import Cache, disk_errors, json_digest
 from envmatrix.build.debian.packages import Apt, unpack_deb
 from envmatrix.build.lockfile import PinnedPackage
-from envmatrix.build.locks import Locks
+from envmatrix.build.package_locks import Locks
 from envmatrix.build.python.interpreters import Python
 from envmatrix.build.python.wheelhouse import Wheelhouse
-from envmatrix.build.unpack import unpack_wheel
+from envmatrix.build.shared_library_extraction import extract_libraries_of_wheel
 from envmatrix.errors import EnvmatrixError, InputError
 from envmatrix.plan.environment import Image, Library
 from envmatrix.system.architectures import this_architecture
@@ -153,7 +153,11 @@ class LibraryBuilder:
         with self.cache.scratch("unpack") as scratch:
             for file in files:
                 is_debian = file.suffix == ".deb"
-                unpacked += unpack_deb(file, place, scratch) if is_debian else unpack_wheel(file, place, library.files)
+                unpacked += (
+                    unpack_deb(file, place, scratch)
+                    if is_debian
+                    else extract_libraries_of_wheel(file, place, library.files)
+                )
         missing = [name for name in library.files if name not in unpacked]
         if missing and not partly:
             packages = " ".join((*library.requirements, *library.apt))

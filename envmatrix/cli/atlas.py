@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from envmatrix.cli import common, shared_options
-from envmatrix.cli.grammar import Arguments, Parser, declare, one_name
+from envmatrix.cli.argument_parser import Arguments, Parser, declare, nonempty_name
 from envmatrix.errors import InputError
 
 
@@ -13,7 +13,7 @@ def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     action = "add runs, show all of them, or say what they predict for this machine"
     declare(parser, "action", "add|show|advise", action, choices=("add", "show", "advise"))
-    declare(parser, "runs", "RUN", "runs to add (default: the newest)", one_name, nargs="*")
+    declare(parser, "runs", "RUN", "runs to add (default: the newest)", nonempty_name, nargs="*")
     declare(parser, "--to", "FOLDER", "the atlas to add to (default: ./atlas)", Path)
     declare(parser, "--sign", "KEY", "sign what is added with this SSH key", Path)
     declare(parser, "--from", "FOLDER", "the one to read (default: ./atlas)", Path, dest="source")
@@ -43,7 +43,7 @@ def run(arguments: Arguments) -> None:
 
 def _add(arguments: Arguments, folder: Path) -> None:
     from envmatrix.api.atlas import add_to_atlas
-    from envmatrix.results.atlas import signature_file
+    from envmatrix.results.atlas_entries import signature_file
 
     added = add_to_atlas(arguments.runs, folder, results=arguments.results, key=arguments.sign)
     entries = [(str(file), is_new, signature_file(file).exists()) for file, is_new in added]
@@ -69,7 +69,7 @@ def _show(arguments: Arguments, folder: Path) -> None:
     elif arguments.json:
         common.print_json(atlas.to_json())
     else:
-        print_atlas(atlas, common.console())
+        print_atlas(atlas, common.stdout_console())
 
 
 def _advise(arguments: Arguments, folder: Path) -> None:
@@ -82,4 +82,4 @@ def _advise(arguments: Arguments, folder: Path) -> None:
     if arguments.json:
         common.print_json(advice.to_json())
     else:
-        print_advice(advice, common.console())
+        print_advice(advice, common.stdout_console())

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envmatrix.cli import common, progress_and_result, shared_options
-from envmatrix.cli.grammar import Arguments, Parser, declare, declare_flag, name_list
+from envmatrix.cli.argument_parser import Arguments, Parser, declare, declare_flag, name_list
 from envmatrix.cli.unused_stdin import check_unused_input
 from envmatrix.errors import ExitCode, InputError
 
@@ -97,26 +97,26 @@ def run(arguments: Arguments) -> int:
 def _run_program(arguments: Arguments) -> int:
     """Run a program once, generate a matrix for it, and run that."""
     from envmatrix.api import runs
-    from envmatrix.api.atlas import read_order_atlas
-    from envmatrix.api.user_program import program_benchmark
+    from envmatrix.api.atlas import read_named_or_local_atlas
+    from envmatrix.api.user_program import matrix_for_program
 
     _refuse_design_options(arguments)
     request = replace(
         shared_options.read_program(arguments, arguments.engines or ()),
         parameters=tuple((name, tuple(name_list(values))) for name, values in arguments.parameter_list or ()),
         requirements=tuple(arguments.requirements or ()),
-        atlas=read_order_atlas(arguments.atlas, common.print_progress),
+        atlas=read_named_or_local_atlas(arguments.atlas, common.print_progress),
     )
     overrides, file = shared_options.read_overrides(arguments), arguments.save or Path("matrix.yaml")
     show = common.print_progress if arguments.show_output else lambda _: None
     progress = common.print_progress
     with check_unused_input(request.words):
-        generated = program_benchmark.make_matrix(request, overrides, file, progress, show)
+        generated = matrix_for_program.make_matrix(request, overrides, file, progress, show)
     if generated.more:
         progress(generated.more)
-    with program_benchmark.run_cleanup_on_failure(generated.matrix.workloads.values(), progress):
+    with matrix_for_program.run_cleanup_on_failure(generated.matrix.workloads.values(), progress):
         if arguments.save:
-            program_benchmark.write_new_file(file, generated.text)
+            matrix_for_program.write_new_file(file, generated.text)
             matrix_option = "" if file == Path("matrix.yaml") else f" --matrix {shlex.quote(str(file))}"
             progress(f"wrote {file}: to run it again, `envmatrix bench{matrix_option}`")
         options = request.place.launcher_options

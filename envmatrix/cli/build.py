@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from envmatrix.cli import common, shared_options
-from envmatrix.cli.grammar import Arguments, Parser, declare, one_name
+from envmatrix.cli.argument_parser import Arguments, Parser, declare, nonempty_name
 from envmatrix.errors import ExitCode
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     text = "a design, or environments; design:NAME if an environment has the same name (default: default)"
-    declare(parser, "names", "NAME", text, one_name, nargs="*")
+    declare(parser, "names", "NAME", text, nonempty_name, nargs="*")
     parser.declare_remedies({"--design": "write the design as a separate word: `envmatrix build DESIGN`"})
     shared_options.add(parser, "--matrix")
     shared_options.add_engine(parser)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envmatrix.cli import common, shared_options
-from envmatrix.cli.grammar import Arguments, Parser
+from envmatrix.cli.argument_parser import Arguments, Parser
 from envmatrix.errors import ExitCode, InputError
 
 
@@ -16,8 +16,8 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: Arguments) -> int:
     """Load the matrix and resolve everything in it, as a run does."""
     from envmatrix.api.plans import check_matrix
+    from envmatrix.matrix.known_variables import find_unread_variables
     from envmatrix.matrix.parse import MatrixError
-    from envmatrix.matrix.variables import find_unread_variables
 
     try:
         matrix = check_matrix(arguments.matrix)

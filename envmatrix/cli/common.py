@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from envmatrix.cli.grammar import Arguments
+    from envmatrix.cli.argument_parser import Arguments
     from envmatrix.results.run import LauncherOptions
 
 
@@ -62,9 +62,9 @@ def print_answer(arguments: Arguments, document: object, text: str) -> None:
 def write_or_print(text: str | bytes, output: Path | None) -> None:
     """Write text or bytes to a file, completely or not at all; print them without a file."""
     if output is not None:
-        from envmatrix.results import write_named
+        from envmatrix.results import write_user_path
 
-        write_named(output, text if isinstance(text, bytes) or text.endswith("\n") else text + "\n")
+        write_user_path(output, text if isinstance(text, bytes) or text.endswith("\n") else text + "\n")
     elif isinstance(text, str):
         print_text(text)
     elif sys.stdout.isatty():
@@ -73,7 +73,7 @@ def write_or_print(text: str | bytes, output: Path | None) -> None:
         sys.stdout.buffer.write(text)
 
 
-def console() -> Console:
+def stdout_console() -> Console:
     """Return a console; for a file or pipe, its lines are wide enough for every table."""
     from rich.console import Console
 

@@ -5,9 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envmatrix.cli import common, progress_and_result, shared_options
-from envmatrix.cli.grammar import Arguments, Parser, declare, declare_flag, nonempty_path, one_name, whole_number
+from envmatrix.cli.argument_parser import (
+    Arguments,
+    Parser,
+    declare,
+    declare_flag,
+    nonempty_name,
+    nonempty_path,
+    whole_number,
+)
 from envmatrix.durations_and_sizes import parse_duration, parse_tolerance
-from envmatrix.errors import ExitCode, InputError, first_code
+from envmatrix.errors import ExitCode, InputError, most_important_code
 from envmatrix.launchers.catalog import DEFAULT
 
 if TYPE_CHECKING:
@@ -22,8 +30,8 @@ _RERUN_OPTIONS = ("design", "workloads", "engines", "budget", "max_blocks", "nam
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    declare(parser, "old", "RUN", "the run, or the older of two runs", one_name)
-    declare(parser, "new", "NEWER", "the newer run", one_name, nargs="?")
+    declare(parser, "old", "RUN", "the run, or the older of two runs", nonempty_name)
+    declare(parser, "new", "NEWER", "the newer run", nonempty_name, nargs="?")
     parser.add_list("--environments", "ENV", "OLD,NEW within one run; for two runs: only these")
     text = "exit code 5 if it is surely slower by more than this (0: by anything)"
     declare(parser, "--fail-slower", "PERCENT", text, parse_tolerance)
@@ -46,7 +54,7 @@ def _add_rerun(parser: Parser) -> None:
     text = "measure both again, in the same blocks; each is a matrix, a folder with a matrix.yaml, or a run"
     declare_flag(parser, "--rerun", text)
     group = parser.add_argument_group("with --rerun")
-    declare(group, "--design", "DESIGN", "the design of the newer one (default: default)", one_name)
+    declare(group, "--design", "DESIGN", "the design of the newer one (default: default)", nonempty_name)
     parser.add_list("--workloads", "NAME", "only these: a,b, or repeat the option", target=group)
     parser.add_list("--engine", "NAME", "the engines (default: the design's)", target=group, dest="engines")
     declare(group, "--budget", "TIME", "stop after this time, such as 90s, 10m or 2h", parse_duration)
@@ -61,13 +69,15 @@ def run(arguments: Arguments) -> int:
     if arguments.rerun:
         return _rerun(arguments)
     from envmatrix.api.result import Result as Stored
-    from envmatrix.api.run_results import compare
-    from envmatrix.api.runs import find_run_to_read
+    from envmatrix.api.run_reports import compare
+    from envmatrix.api.runs import find_run_and_record_reading
 
     comparison = common.call(compare, arguments, allowed=arguments.fail_slower or 0.0)
     if arguments.new is not None:
         return _report_comparison(comparison, arguments)
-    return _report_comparison(comparison, arguments, Stored.of(find_run_to_read(arguments.old, arguments.results)))
+    return _report_comparison(
+        comparison, arguments, Stored.of(find_run_and_record_reading(arguments.old, arguments.results))
+    )
 
 
 def _check_options(arguments: Arguments) -> None:
@@ -91,11 +101,11 @@ def _check_options(arguments: Arguments) -> None:
 
 def _rerun(arguments: Arguments) -> int:
     """Measure both sides in one run and compare them; if interrupted, print how to continue."""
-    from envmatrix.api import reruns
-    from envmatrix.api.run_results import compare
+    from envmatrix.api import paired_reruns
+    from envmatrix.api.run_reports import compare
 
     overrides, new_run = shared_options.read_overrides(arguments), shared_options.read_new_run(arguments)
-    experiment = common.call(reruns.begin_rerun, arguments, overrides=overrides, new_run=new_run)
+    experiment = common.call(paired_reruns.begin_rerun, arguments, overrides=overrides, new_run=new_run)
     result = progress_and_result.finish(experiment, arguments)
     code = progress_and_result.explain_exit(result)
     if code == ExitCode.INTERRUPTED:
@@ -112,7 +122,7 @@ def _report_comparison(
     ``result`` is the run that more blocks could decide (None: no run).
     """
     gate = comparison.gate(fail_slower=arguments.fail_slower is not None, fail_undecided=arguments.fail_undecided)
-    code = first_code(gate, code)
+    code = most_important_code(gate, code)
     if arguments.json:
         common.print_json(comparison.to_json(code))
     else:

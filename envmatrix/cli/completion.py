@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from envmatrix.cli import common
-from envmatrix.cli.grammar import Parser, declare
+from envmatrix.cli.argument_parser import Parser, declare
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 

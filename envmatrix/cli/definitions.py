@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from envmatrix.cli import common, shared_options
-from envmatrix.cli.grammar import Arguments, Parser, declare, one_name
+from envmatrix.cli.argument_parser import Arguments, Parser, declare, nonempty_name
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    declare(parser, "names", "NAME", "a design, or environments (default: every environment)", one_name, nargs="*")
+    declare(parser, "names", "NAME", "a design, or environments (default: every environment)", nonempty_name, nargs="*")
     shared_options.add_output(parser, "DIR", "output folder (default: containers/ next to the matrix)")
     shared_options.add(parser, "--matrix")
     parser.examples("envmatrix definitions default", "envmatrix definitions xla horovod --output build/containers")

@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from envmatrix.cli import common, shared_options
-from envmatrix.cli.grammar import Arguments, Parser, declare, one_name
+from envmatrix.cli.argument_parser import Arguments, Parser, declare, nonempty_name
 
 _WIDEST = 48
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    declare(parser, "first", "ENV", "an environment", one_name)
-    declare(parser, "second", "OTHER", "the one to compare it with", one_name)
+    declare(parser, "first", "ENV", "an environment", nonempty_name)
+    declare(parser, "second", "OTHER", "the one to compare it with", nonempty_name)
     declare(parser, "--matrix", "FILE", "their matrix (default: ./matrix.yaml, otherwise that of the newest run)", Path)
-    declare(parser, "--run", "RUN", "compare what this run recorded; start nothing", one_name)
+    declare(parser, "--run", "RUN", "compare what this run recorded; start nothing", nonempty_name)
     shared_options.add(parser, "--results")
     shared_options.add_engine(parser, of_run=True)
     shared_options.add(parser, "--json")

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from envmatrix.cli import common
-from envmatrix.cli.grammar import Arguments, Parser, declare
+from envmatrix.cli.argument_parser import Arguments, Parser, declare
 from envmatrix.errors import InputError, suggestion
-from envmatrix.system import resource_paths, topics
+from envmatrix.system import resource_paths, verdict_and_warning_terms
 
 _ALL = "`envmatrix docs` lists all pages and words"
 
@@ -32,16 +32,16 @@ def _found(asked: str, pages: Mapping[str, Path]) -> str:
     name = asked.removesuffix(".md").rpartition("/")[2].lower()
     if name in pages:
         return _text(pages, name).rstrip("\n")
-    for word in topics.TOPICS:
-        if topics.plain(word) == topics.plain(name):
-            return topics.topic_section(_text(pages, topics.PAGE), word)
-    terms = topics.terms(_text(pages, topics.GLOSSARY))
+    for word in verdict_and_warning_terms.TOPICS:
+        if verdict_and_warning_terms.plain(word) == verdict_and_warning_terms.plain(name):
+            return verdict_and_warning_terms.topic_section(_text(pages, verdict_and_warning_terms.PAGE), word)
+    terms = verdict_and_warning_terms.terms(_text(pages, verdict_and_warning_terms.GLOSSARY))
     for term, line in terms.items():
-        if topics.plain(term) == topics.plain(asked):
+        if verdict_and_warning_terms.plain(term) == verdict_and_warning_terms.plain(asked):
             return line
     if row := re.search(rf"^\| `{re.escape(name)}`(?:,.*?)? \| .*$", _text(pages, "matrix"), re.MULTILINE):
         return f"a key of matrix.yaml (envmatrix docs matrix): {row[0]}"
-    remedy = suggestion(name, [*pages, *topics.TOPICS, *terms])
+    remedy = suggestion(name, [*pages, *verdict_and_warning_terms.TOPICS, *terms])
     raise InputError(f"no page or word named {asked!r}", remedy=remedy if "did you mean" in remedy else _ALL)
 
 
@@ -52,7 +52,10 @@ def _text(pages: Mapping[str, Path], name: str) -> str:
 def _page_list(pages: Mapping[str, Path]) -> str:
     titles = {name: _text(pages, name).split("\n", 1)[0].strip("# ") for name in pages}
     lines = [f"{name:14} {titles[name]}\n{'':14} {page}" for name, page in pages.items()]
-    words = [f"  {word}" for word in topics.TOPICS]
-    named = dict.fromkeys(line.partition(": ")[0] for line in topics.terms(_text(pages, topics.GLOSSARY)).values())
+    words = [f"  {word}" for word in verdict_and_warning_terms.TOPICS]
+    named = dict.fromkeys(
+        line.partition(": ")[0]
+        for line in verdict_and_warning_terms.terms(_text(pages, verdict_and_warning_terms.GLOSSARY)).values()
+    )
     terms = textwrap.wrap(", ".join(named), 98, initial_indent="  ", subsequent_indent="  ")
     return "\n".join([*lines, "", "words of reports and errors:", *words, "", "other terms:", *terms])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from envmatrix.cli import common, shared_options
-from envmatrix.cli.grammar import Arguments, Parser
+from envmatrix.cli.argument_parser import Arguments, Parser
 
 _SIGNS = {"good": "ok  ", "note": "note", "bad": "BAD "}
 
@@ -18,7 +18,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> None:
     """Print the findings; a bad one does not change the exit code."""
-    from envmatrix.api.doctor import examine
+    from envmatrix.api.machine_checks import examine
 
     findings = examine()
     lines = (

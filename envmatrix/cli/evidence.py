@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from envmatrix.cli import common, shared_options
-from envmatrix.cli.grammar import Arguments, Parser, declare_flag
+from envmatrix.cli.argument_parser import Arguments, Parser, declare_flag
 from envmatrix.cli.unused_stdin import check_unused_input
 from envmatrix.errors import ExitCode
 

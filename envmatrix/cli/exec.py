@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from envmatrix.cli import common, shared_options
-from envmatrix.cli.grammar import Arguments, Parser, declare
+from envmatrix.cli.argument_parser import Arguments, Parser, declare
 from envmatrix.cli.unused_stdin import check_unused_input
 from envmatrix.durations_and_sizes import parse_duration
 from envmatrix.errors import InputError

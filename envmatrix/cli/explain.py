@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envmatrix.cli import common, progress_and_result, shared_options
-from envmatrix.cli.grammar import Arguments, Parser, declare, declare_flag, one_name, whole_number
+from envmatrix.cli.argument_parser import Arguments, Parser, declare, declare_flag, nonempty_name, whole_number
 from envmatrix.durations_and_sizes import parse_duration
 from envmatrix.errors import ExitCode, InputError
 
@@ -11,7 +11,7 @@ from envmatrix.errors import ExitCode, InputError
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     shared_options.add(parser, "run")
-    declare(parser, "environment", "ENV", "one environment (default: all that differ)", one_name, nargs="?")
+    declare(parser, "environment", "ENV", "one environment (default: all that differ)", nonempty_name, nargs="?")
     shared_options.add(parser, "--results", "--json", "--quiet")
     text = "measure again, next to environments that change only a named cause: do they gain or lose as much?"
     declare_flag(parser, "--confirm", text)
@@ -27,7 +27,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Print the parts of each difference, their causes, and what is unknown."""
-    from envmatrix.api.run_results import explain
+    from envmatrix.api.run_reports import explain
     from envmatrix.report.explanation import OF_PROCESS, any_covers_all_threads, tree_of
     from envmatrix.stats.attribution.explanation import to_json
 
@@ -46,7 +46,7 @@ def run(arguments: Arguments) -> int:
 
 def _confirm(arguments: Arguments) -> int:
     """Measure the environments that may confirm the named causes, and print the answers."""
-    from envmatrix.api.reruns import begin_cause_confirmation
+    from envmatrix.api.paired_reruns import begin_cause_confirmation
     from envmatrix.report.explanation import confirmation_lines
     from envmatrix.stats.attribution.explanation import confirm
 

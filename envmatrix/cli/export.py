@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from envmatrix.api import FORMS
 from envmatrix.cli import common, shared_options
-from envmatrix.cli.grammar import Arguments, Parser, declare, nonempty_path
+from envmatrix.cli.argument_parser import Arguments, Parser, declare, nonempty_path
 from envmatrix.errors import InputError
 from envmatrix.launchers.catalog import script_forms
 
@@ -25,7 +25,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> None:
     """Print lines to paste that set up an environment."""
-    from envmatrix.api.environments import export
+    from envmatrix.api.environment_exec_and_export import export
 
     if arguments.patch and arguments.form != "sh":
         raise InputError("--as and --patch cannot be combined", remedy="leave one of them out")

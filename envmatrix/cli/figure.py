@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envmatrix.cli import common, shared_options
-from envmatrix.cli.grammar import Arguments, Parser, declare, whole_number
+from envmatrix.cli.argument_parser import Arguments, Parser, declare, whole_number
 from envmatrix.report.catalog import FIGURES
 
 
@@ -20,7 +20,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> None:
     """Draw one figure of a run."""
-    from envmatrix.api.run_results import figure
+    from envmatrix.api.run_reports import figure
 
     as_pdf = arguments.output is not None and arguments.output.suffix.lower() == ".pdf"
     drawing = common.call(figure, arguments, form="pdf" if as_pdf else "svg")

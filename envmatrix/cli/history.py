@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from envmatrix.cli import common, shared_options
-from envmatrix.cli.grammar import Arguments, Parser
+from envmatrix.cli.argument_parser import Arguments, Parser
 
 
 def add_arguments(parser: Parser) -> None:
@@ -17,7 +17,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> None:
     """Read every run's summary and show each series with its change points."""
-    from envmatrix.api.run_results import history
+    from envmatrix.api.run_reports import history
     from envmatrix.report.formats.history_page import to_html
     from envmatrix.report.tables.history import print_history
 
@@ -29,4 +29,4 @@ def run(arguments: Arguments) -> None:
     elif arguments.json:
         common.print_json(run_history.to_json())
     else:
-        print_history(run_history, common.console())
+        print_history(run_history, common.stdout_console())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from envmatrix.cli import common, shared_options
-from envmatrix.cli.grammar import Arguments, Parser, declare
+from envmatrix.cli.argument_parser import Arguments, Parser, declare
 from envmatrix.cli.unused_stdin import check_unused_input
 
 
@@ -21,12 +21,12 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> None:
     """Write a new matrix.yaml; never overwrite an existing file."""
-    from envmatrix.api.user_program import program_benchmark
+    from envmatrix.api.user_program import matrix_for_program
     from envmatrix.api.user_program.program_options import ProgramRequest
 
     words = tuple(arguments.command or ("python", "train.py"))
     request = ProgramRequest(words, requirements=tuple(arguments.requirements or ()))
     with check_unused_input(request.words):
-        text = program_benchmark.draft_matrix(request, arguments.interpreter, arguments.output, common.print_progress)
-    program_benchmark.write_new_file(arguments.output, text)
+        text = matrix_for_program.draft_matrix(request, arguments.interpreter, arguments.output, common.print_progress)
+    matrix_for_program.write_new_file(arguments.output, text)
     common.print_text(f"wrote {arguments.output}: check it, then run `envmatrix bench`")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envmatrix.cli import common, shared_options
-from envmatrix.cli.grammar import Arguments, Parser, declare
+from envmatrix.cli.argument_parser import Arguments, Parser, declare
 
 if TYPE_CHECKING:
     from envmatrix.matrix import Design, Matrix, Workload

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from envmatrix.cli import common, shared_options
-from envmatrix.cli.grammar import Arguments, Parser, declare, one_name
+from envmatrix.cli.argument_parser import Arguments, Parser, declare, nonempty_name
 from envmatrix.system.architectures import PACKAGE_NAMES
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    declare(parser, "environments", "ENV", "environments to lock (default: all)", one_name, nargs="*")
+    declare(parser, "environments", "ENV", "environments to lock (default: all)", nonempty_name, nargs="*")
     shared_options.add(parser, "--matrix")
-    declare(parser, "--engine", "NAME", "pin the system packages of this engine's images instead", one_name)
+    declare(parser, "--engine", "NAME", "pin the system packages of this engine's images instead", nonempty_name)
     parser.add_argument(
         "--architecture",
         choices=tuple(PACKAGE_NAMES),

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from envmatrix.cli import common, shared_options
-from envmatrix.cli.grammar import Arguments, Parser, declare_flag
+from envmatrix.cli.argument_parser import Arguments, Parser, declare_flag
 from envmatrix.errors import EnvmatrixError, ExitCode, InputError
 from envmatrix.version import __version__
 
@@ -34,7 +34,7 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: Arguments) -> None:
     """Serve until the client closes standard input; a run that was started here ends with the server."""
     server = _make_server()
-    from envmatrix.api.served_runs import BackgroundBench, ServedRuns
+    from envmatrix.api.mcp_tools import BackgroundBench, ServedRuns
 
     if not (arguments.results.is_dir() or arguments.allow_run):
         raise InputError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from envmatrix.cli import common, shared_options
-from envmatrix.cli.grammar import Arguments, Parser, declare, declare_flag, size
+from envmatrix.cli.argument_parser import Arguments, Parser, declare, declare_flag, size
 
 
 def add_arguments(parser: Parser) -> None:

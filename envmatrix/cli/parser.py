@@ -7,7 +7,7 @@ import importlib
 import shlex
 from collections.abc import Sequence
 
-from envmatrix.cli.grammar import Parser, comma_remedy
+from envmatrix.cli.argument_parser import Parser, comma_remedy
 from envmatrix.errors import ExitCode, InputError, suggestion
 from envmatrix.version import __version__
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envmatrix.cli import common, shared_options
-from envmatrix.cli.grammar import Arguments, Parser, declare, whole_number
+from envmatrix.cli.argument_parser import Arguments, Parser, declare, whole_number
 from envmatrix.durations_and_sizes import as_duration
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from envmatrix.cli import common
-from envmatrix.cli.grammar import Arguments
+from envmatrix.cli.argument_parser import Arguments
 from envmatrix.errors import ExitCode
 from envmatrix.launchers.catalog import DEFAULT
 
@@ -61,14 +61,14 @@ def show_result(result: Result, *, as_json: bool, only_warnings: bool = False) -
     if as_json:
         common.print_json(summary_to_json(result.summary))
     elif only_warnings:
-        print_warnings(result.summary, common.console())
+        print_warnings(result.summary, common.stdout_console())
     else:
-        print_summary(result.summary, common.console())
+        print_summary(result.summary, common.stdout_console())
 
 
 def print_export_lines(experiment: Experiment, result: Result) -> None:
     """Print the lines that set up the recommended environment, and the path of the report."""
-    from envmatrix.api.environments import best_export_lines
+    from envmatrix.api.environment_exec_and_export import best_export_lines
 
     for group in result.summary.groups:
         if lines := best_export_lines(experiment, group):
@@ -85,7 +85,7 @@ def _is_undecided(effect: Effect, target: float) -> bool:
 def undecided_advice(result: Result) -> str:
     """Return advice for undecided environments: run longer or reduce the noise; '' if none is undecided."""
     from envmatrix.durations_and_sizes import QUIET_FIRST, as_duration, as_hours, is_too_long_to_suggest
-    from envmatrix.runner.running_estimate import blocks_until
+    from envmatrix.runner.running_estimate import total_blocks_for_width
 
     run = result.summary.run
     undecided_effects = [effect for effect in result.effects if _is_undecided(effect, run.plan.target)]
@@ -96,7 +96,7 @@ def undecided_advice(result: Result) -> str:
     if any(effect.contended.shares for effect in undecided_effects):
         return f"{undecided}; more blocks do not help on a busy machine: {QUIET_FIRST}, then start another run"
     took_s, blocks = _elapsed_and_blocks(result)
-    needed_blocks = max(blocks_until(effect, run.plan.target) or 0 for effect in undecided_effects)
+    needed_blocks = max(total_blocks_for_width(effect, run.plan.target) or 0 for effect in undecided_effects)
     needed_s, again_s = took_s * needed_blocks / blocks, 2 * max(took_s, run.plan.budget_s)
     if is_too_long_to_suggest(max(needed_s, again_s), needed_blocks):
         time_text = f"about {as_hours(needed_s)}" if needed_s > again_s else f"about {needed_blocks:,} blocks"

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envmatrix.cli import common, progress_and_result, shared_options
-from envmatrix.cli.grammar import Arguments, Parser, declare, declare_flag, name_and_folder, one_name
-from envmatrix.durations_and_sizes import parse_percent
-from envmatrix.errors import ExitCode, first_code
+from envmatrix.cli.argument_parser import Arguments, Parser, declare, declare_flag, name_and_folder, nonempty_name
+from envmatrix.durations_and_sizes import percent_as_fraction
+from envmatrix.errors import ExitCode, most_important_code
 
 if TYPE_CHECKING:
     from envmatrix.runner.reproduction.pack_rerun import OpenedPack
@@ -21,12 +21,12 @@ def add_arguments(parser: Parser) -> None:
     declare(parser, "archive", "ARCHIVE", "an archive that `envmatrix pack` wrote", Path)
     declare_flag(parser, "--check", "only verify the archive and list its contents")
     text = "compare with this run, which was started from the archive earlier"
-    declare(parser, "run", "RUN", text, one_name, nargs="?")
+    declare(parser, "run", "RUN", text, nonempty_name, nargs="?")
     parser.declare_remedies({"--run": "write the run as a word after the archive: ARCHIVE RUN"})
     declare(parser, "--sha256", "HEX", "sha256 that the archive must have")
     declare(parser, "--signers", "FILE", "file of allowed signers (ssh-keygen); refuse others", Path)
     text = "call effects reproduced within this (default: 5%%)"
-    declare(parser, "--tolerance", "PERCENT", text, parse_percent, default=0.05)
+    declare(parser, "--tolerance", "PERCENT", text, percent_as_fraction, default=0.05)
     declare_flag(parser, "--fail-undecided", "exit code 6 if an effect is undecided")
     declare_flag(parser, "--rebuild", "build images here, and measure even if their files differ from the packed run's")
     text = "folder of a workload's program on this machine, if it was not packed"
@@ -54,7 +54,7 @@ def run(arguments: Arguments) -> int:
             common.print_json({**manifest_summary(opened.manifest), "signed": opened.signed})
         return ExitCode.FINE
     reproduction, code = _rerun_or_compare(opened, arguments)
-    code = first_code(reproduction.gate(fail_undecided=arguments.fail_undecided), code)
+    code = most_important_code(reproduction.gate(fail_undecided=arguments.fail_undecided), code)
     if arguments.json:
         common.print_json(reproduction.to_json(code))
     else:

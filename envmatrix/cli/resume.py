@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from envmatrix.cli import common, progress_and_result, shared_options
-from envmatrix.cli.grammar import Arguments, Parser, declare, whole_number
-from envmatrix.durations_and_sizes import parse_duration, parse_percent
+from envmatrix.cli.argument_parser import Arguments, Parser, declare, whole_number
+from envmatrix.durations_and_sizes import parse_duration, percent_as_fraction
 from envmatrix.errors import InputError
 
 
@@ -12,7 +12,7 @@ def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     shared_options.add(parser, "run")
     declare(parser, "--budget", "TIME", "a new budget for the whole run, such as 90s, 10m or 2h", parse_duration)
-    declare(parser, "--target", "PERCENT", "a new target for the whole run, such as 1%%", parse_percent)
+    declare(parser, "--target", "PERCENT", "a new target for the whole run, such as 1%%", percent_as_fraction)
     declare(parser, "--max-blocks", "N", "stop after this many blocks: more than before", whole_number(1))
     shared_options.add(parser, "--matrix", "--results")
     shared_options.add_launcher_options(parser)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from envmatrix.cli import common, shared_options
-from envmatrix.cli.grammar import Arguments, Parser, declare
+from envmatrix.cli.argument_parser import Arguments, Parser, declare
 
 
 def add_arguments(parser: Parser) -> None:

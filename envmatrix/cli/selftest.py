@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from envmatrix.cli import common, shared_options
-from envmatrix.cli.grammar import Arguments, Parser, declare, one_name, whole_number
+from envmatrix.cli.argument_parser import Arguments, Parser, declare, nonempty_name, whole_number
 from envmatrix.errors import ExitCode
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    declare(parser, "run", "RUN", "also relabel the trials of this run", one_name, nargs="?")
+    declare(parser, "run", "RUN", "also relabel the trials of this run", nonempty_name, nargs="?")
     parser.declare_remedies({"--run": "write the run as a separate word: RUN"})
     declare(parser, "--aa", "N", "simulated A/A comparisons (default: 1000)", whole_number(1), default=1000)
     shared_options.add(parser, "--results", "--json")

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envmatrix.cli import common
-from envmatrix.cli.grammar import (
+from envmatrix.cli.argument_parser import (
     Arguments,
     Parser,
     declare,
     declare_flag,
+    nonempty_name,
     nonempty_path,
     nonempty_text,
-    one_name,
     whole_number,
     wrap_in_shell,
 )
-from envmatrix.durations_and_sizes import parse_duration, parse_percent, parse_price
+from envmatrix.durations_and_sizes import parse_duration, parse_price, percent_as_fraction
 from envmatrix.engines.catalog import AUTO, ENGINES, choose_engine
 from envmatrix.engines.catalog import DEFAULT as DEFAULT_ENGINE
 from envmatrix.errors import InputError
@@ -48,8 +48,8 @@ _FLAGS = {
 }
 #: Argument or option -> metavar, help and kind.
 _OPTIONS: Mapping[str, tuple[str, str, Callable[[str], Any]]] = {
-    "environment": ("ENV", "a named environment", one_name),
-    "run": ("RUN", "the run (default: the newest)", one_name),
+    "environment": ("ENV", "a named environment", nonempty_name),
+    "run": ("RUN", "the run (default: the newest)", nonempty_name),
     "--matrix": ("FILE", "the matrix (default: ./matrix.yaml)", Path),
     "--results": ("DIR", "default: ./results", Path),
     "--price": ("PRICE/h", "what the machines cost, such as 1.20/h: adds cost, and energy if readable", parse_price),
@@ -85,14 +85,14 @@ def add_engine(parser: Parser, *, of_run: bool = False) -> None:
     """Add --engine for commands with one engine; ``of_run``: the default is the engine of the run, if any."""
     engine_names = f"{', '.join(ENGINES.names())} or {AUTO}"
     text = f"the engine: {engine_names} (default: {'the one of the run, else ' if of_run else ''}{DEFAULT_ENGINE})"
-    declare(parser, "--engine", "NAME", text, one_name, default=None if of_run else DEFAULT_ENGINE)
+    declare(parser, "--engine", "NAME", text, nonempty_name, default=None if of_run else DEFAULT_ENGINE)
 
 
 def add_chosen(parser: Parser) -> None:
     """Add the argument ENV and options for its source: a matrix or a run."""
     add(parser, "environment")
     declare(parser, "--matrix", "FILE", "the matrix (default: ./matrix.yaml, or the newest run's matrix)", Path)
-    declare(parser, "--run", "RUN", "take the environment from this run or search", one_name)
+    declare(parser, "--run", "RUN", "take the environment from this run or search", nonempty_name)
     add(parser, "--results")
     add_engine(parser, of_run=True)
 
@@ -107,7 +107,7 @@ def open_chosen_environment(options: Arguments, host: Host | None = None) -> Ses
     """Prepare the environment that the options of ``add_chosen`` name, for ``host`` (None: this machine)."""
     from dataclasses import replace
 
-    from envmatrix.api.environments import open_environment
+    from envmatrix.api.environment_exec_and_export import open_environment
 
     gpus = read_image_and_launcher(options).gpus if "launcher" in options else ()
     image = getattr(options, "image", None) or ""
@@ -132,7 +132,7 @@ def run_elsewhere(options: Arguments, limit_s: float, *, in_own_folder: bool = F
 
 def add_design(parser: Parser) -> None:
     """Add the argument DESIGN and the options that override it."""
-    declare(parser, "design", "DESIGN", "the design (default: default)", one_name, nargs="?", default="default")
+    declare(parser, "design", "DESIGN", "the design (default: default)", nonempty_name, nargs="?", default="default")
     parser.declare_remedies({"--design": "write the design as a separate word: DESIGN"})
     add(parser, "--matrix")
     engines = f"the engines: {', '.join(ENGINES.names())} or {AUTO} (default: the design's)"
@@ -141,7 +141,7 @@ def add_design(parser: Parser) -> None:
     parser.add_list("--workloads", "NAME", "only these: a,b, or repeat the option")
     declare(parser, "--seed", "N", "seed of the random order", whole_number(0))
     declare(parser, "--budget", "TIME", "stop after this time, such as 90s, 10m or 2h", parse_duration)
-    declare(parser, "--target", "PERCENT", "stop when every interval is this narrow, such as 2%%", parse_percent)
+    declare(parser, "--target", "PERCENT", "stop when every interval is this narrow, such as 2%%", percent_as_fraction)
     declare(parser, "--min-blocks", "N", "no verdict before this many blocks", whole_number(2))
     declare(parser, "--max-blocks", "N", "stop after this many blocks", whole_number(1))
 
@@ -244,7 +244,7 @@ def refuse_design_options(conflicting: Mapping[str, object], remedy: str) -> Non
 def add_launcher(parser: Parser) -> None:
     """Add --launcher and the options of every launcher."""
     text = f"where trials run: {', '.join(LAUNCHERS.names())} (default: {DEFAULT})"
-    declare(parser, "--launcher", "NAME", text, one_name, default=DEFAULT)
+    declare(parser, "--launcher", "NAME", text, nonempty_name, default=DEFAULT)
     add_launcher_options(parser)
 
 

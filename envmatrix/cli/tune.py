@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envmatrix.cli import common, progress_and_result, shared_options
-from envmatrix.cli.grammar import Arguments, Parser, declare, one_name
+from envmatrix.cli.argument_parser import Arguments, Parser, declare, nonempty_name
 from envmatrix.cli.unused_stdin import check_unused_input
 from envmatrix.durations_and_sizes import parse_duration
 from envmatrix.engines.catalog import AUTO, ENGINES
@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    declare(parser, "design", "DESIGN", "a design with one workload", one_name, nargs="?")
+    declare(parser, "design", "DESIGN", "a design with one workload", nonempty_name, nargs="?")
     shared_options.add(parser, "--matrix")
-    declare(parser, "--engine", "NAME", f"{', '.join(ENGINES.names())} or {AUTO} (default: the design's)", one_name)
+    declare(
+        parser, "--engine", "NAME", f"{', '.join(ENGINES.names())} or {AUTO} (default: the design's)", nonempty_name
+    )
     parser.add_list("--factors", "NAME", "search only these: a,b, or repeat the option")
     text = "Optuna sampler that proposes configurations: tpe, nsga2, random (default: none)"
-    declare(parser, "--sampler", "NAME", text, one_name)
+    declare(parser, "--sampler", "NAME", text, nonempty_name)
     declare(parser, "--budget", "TIME", "total time of all trials, such as 20m (default) or 2h", parse_duration)
     shared_options.add(parser, "--atlas")
     declare(parser, "--name", "NAME", "name of the search (default: program and time)")
@@ -69,8 +71,8 @@ def _begin_program(arguments: Arguments) -> RunningSearch:
 
 
 def _make_search_request(arguments: Arguments) -> SearchRequest:
-    from envmatrix.api.atlas import read_order_atlas
+    from envmatrix.api.atlas import read_named_or_local_atlas
     from envmatrix.api.tuning.space import SearchRequest
 
-    atlas = read_order_atlas(arguments.atlas, common.print_progress)
+    atlas = read_named_or_local_atlas(arguments.atlas, common.print_progress)
     return common.call(SearchRequest, arguments, atlas=atlas)

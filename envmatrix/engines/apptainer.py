@@ -40,7 +40,7 @@ from envmatrix.engines.apptainer_command import (
     user_description,
 )
 from envmatrix.engines.base import CommandLine, Engine, Job, NamedImage, Prepared, file_safe_name
-from envmatrix.engines.docker import DockerEngine, allow_writes
+from envmatrix.engines.docker import DockerEngine, give_work_folder_to_user
 from envmatrix.engines.local import GuardedJob, guarded_job
 from envmatrix.engines.podman import image_source
 from envmatrix.engines.process_limits import CgroupConfined, plain_place, remove_run_cgroups
@@ -50,8 +50,8 @@ from envmatrix.engines.sif_build import (
     BUILD_VERSION,
     SQUASH_NAMED_OPTIONS,
     build_sif,
+    ensure_sif,
     output_in_sif,
-    ready_sif,
     sif_path,
 )
 from envmatrix.plan.environment import Environment, Image, Library
@@ -117,7 +117,7 @@ class ApptainerEngine(CgroupConfined, Engine):
     def _prepare_ready_image(
         self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback
     ) -> Prepared:
-        sif, digest = ready_sif(self.places, image, progress)
+        sif, digest = ensure_sif(self.places, image, progress)
 
         def inside(argv: Sequence[str], mounted: Mapping[str, str]) -> str:
             binds = [word for place, path in mounted.items() for word in ("--bind", f"{path}:{place}:ro")]
@@ -174,7 +174,7 @@ class ApptainerEngine(CgroupConfined, Engine):
                 options = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
                 build_sif(place / "image.sif", "image.def", scratch, options)
 
-        digest, stamp = self._ensure_sif(sif, inputs.python, build)
+        digest, stamp = self._ensure_sif(sif, inputs.python_path, build)
         facts = {"files_digest": digest, "sif_from": "definition"}
         return records.built_image(
             self.places.cache, self.name, str(sif), inputs, lambda argv: output_in_sif(sif, argv), facts, stamp
@@ -242,7 +242,9 @@ class ApptainerEngine(CgroupConfined, Engine):
         with disk_errors(marker):
             marker.mkdir(parents=True, exist_ok=True)
         if user := container_user():
-            allow_writes(job.mounts.work, user, made_here=job.mounts.work.is_relative_to(self.places.cache.root))
+            give_work_folder_to_user(
+                job.mounts.work, user, made_here=job.mounts.work.is_relative_to(self.places.cache.root)
+            )
         argv = exec_argv(job, find_program() or "apptainer", (*identity(), *cgroup_bind_options(job.limits)), marker)
         try:
             with guarded_job(job, argv, host_variables(), has_client=True) as running:

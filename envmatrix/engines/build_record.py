@@ -76,11 +76,11 @@ def built_image(
     The bill is made from the image's packages, the wheels, and the packages of library folders. ``inside`` runs a
     command in the image and returns its output. ``facts`` are those beyond its context's.
     """
-    loader, packages = (inside([inputs.python, "-I", "-c", program]) for program in (LOADER, PACKAGES))
+    loader, packages = (inside([inputs.python_path, "-I", "-c", program]) for program in (LOADER, PACKAGES))
     facts = {**context_facts(inputs), **facts}
     prepared = Prepared(
-        inputs.image.name, engine, reference, inputs.python, inputs.libraries(), facts, inputs.folders.missing,
-        frozenset(json.loads(loader)), stamp=stamp,
+        inputs.image.name, engine, reference, inputs.python_path, inputs.library_folders_in_image(), facts,
+        inputs.folders.missing, frozenset(json.loads(loader)), stamp=stamp,
     )  # fmt: skip
     components = [
         *installed_packages(packages, inputs.debs),

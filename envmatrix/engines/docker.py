@@ -113,7 +113,7 @@ class DockerEngine(Engine):
             return last_prepared
         tag, inputs = images.build(image, libraries, progress, fresh=fresh)
         attributes = client.images.get(tag).attrs
-        listing = images.output(tag, listing_argv(inputs.python, "/", ENGINE_PATHS))
+        listing = images.output(tag, listing_argv(inputs.python_path, "/", ENGINE_PATHS))
         facts = {**image_id_and_layers(attributes), "files_digest": store_listing(self.places.cache, listing)}
         prepared = records.built_image(
             self.places.cache, self.name, tag, inputs, lambda argv: images.output(tag, argv), facts
@@ -194,7 +194,9 @@ class DockerEngine(Engine):
         with _as_no_trial_error(), self.client(f"running {job.label}") as client:
             self.check_limits(client, job)
             user = _container_user(client)
-            allow_writes(job.mounts.work, user, made_here=job.mounts.work.is_relative_to(self.places.cache.root))
+            give_work_folder_to_user(
+                job.mounts.work, user, made_here=job.mounts.work.is_relative_to(self.places.cache.root)
+            )
             config = container_config(job, user, self.places.cache.root)
             created = client.api.create_container_from_config(config, name=None)  # type: ignore[no-untyped-call]
             container = str(created["Id"])
@@ -287,7 +289,7 @@ def _container_user(client: DockerClient) -> str:
     return f"{USER}:{USER}" if os.getuid() == 0 else f"{os.getuid()}:{os.getgid()}"
 
 
-def allow_writes(work: Path, user: str, *, made_here: bool) -> None:
+def give_work_folder_to_user(work: Path, user: str, *, made_here: bool) -> None:
     """Let the container's user write to the work folder and, if ``made_here``, to its contents."""
     if os.getuid() != 0 or user == "0:0" or work.stat().st_uid != 0:
         return

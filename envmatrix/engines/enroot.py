@@ -32,7 +32,7 @@ _HOST_VARIABLES = (
 _PARTITION = re.compile(r"^\s*(\d+)\s*\|.*\bFS \(Squashfs/", re.MULTILINE)
 
 
-def squashfs_partition(listing: str) -> str | None:
+def squashfs_partition_number(listing: str) -> str | None:
     """Return the number of the squashfs partition in the output of `apptainer sif list`; None if there is none."""
     partition = _PARTITION.search(listing)
     return partition[1] if partition else None
@@ -147,7 +147,7 @@ def _unpacked_containers() -> list[str]:
 def _extract_squashfs(sif: Path, target: Path) -> None:
     program = find_program() or "apptainer"
     listing = run([program, "sif", "list", str(sif)], limit_s=_LIMIT_S)
-    number = squashfs_partition(listing.stdout)
+    number = squashfs_partition_number(listing.stdout)
     if number is None:
         raise EngineError(f"{sif} contains no squashfs: {listing.last_words(2)}")
     with target.open("wb") as file:

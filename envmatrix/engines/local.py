@@ -19,7 +19,7 @@ from envmatrix.build.cache import json_digest
 from envmatrix.build.images.file_listing import listing_argv, store_listing
 from envmatrix.build.libraries import LibraryBuilder, LibraryFolders, loader_cache
 from envmatrix.build.lockfile import Section
-from envmatrix.build.locks import Locks
+from envmatrix.build.package_locks import Locks
 from envmatrix.build.paths import BuildPaths
 from envmatrix.build.python import conda
 from envmatrix.build.python.bench_bytecode import compile_bench
@@ -82,7 +82,7 @@ class LocalEngine(CgroupConfined, Engine):
                 remedy="use `--engine docker` or `--engine apptainer`",
             )
         if image.conda:
-            conda_image, conda_facts = conda.ensure_conda_environment(self.places.cache, image, progress)
+            conda_image, conda_facts = conda.ensure_conda_image(self.places.cache, image, progress)
             conda_prepared = self.prepare(conda_image, libraries, progress)
             return replace(conda_prepared, facts={**conda_prepared.facts, **conda_facts})
         if image.modules:  # not cached, because modules may change

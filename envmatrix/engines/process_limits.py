@@ -122,7 +122,7 @@ def prepare_confinement(name: str, limits: Limits) -> Iterator[Confinement]:
                 if controller == "cpu":
                     raise SkipEnvironmentError(_NO_QUOTA, remedy=_DOCKER_REMEDY)
                 continue
-            opened.callback(remove_cgroup, parent / name)
+            opened.callback(remove_cgroup_once_empty, parent / name)
             try:
                 _create_cgroup(parent / name, files[kind])
                 groups[controller] = parent / name
@@ -140,7 +140,7 @@ def cgroup_name(job: Job) -> str:
     return f"{_PREFIX}{file_safe_name(job.run)}.{file_safe_name(job.label)}.{os.getpid()}"
 
 
-def remove_cgroup(group: Path) -> bool:
+def remove_cgroup_once_empty(group: Path) -> bool:
     """Remove a cgroup after its last process ends; return whether that succeeded."""
     for _ in range(50):
         try:
@@ -174,4 +174,4 @@ class CgroupConfined:
 
 def remove_run_cgroups(run: str) -> int:
     """Remove the cgroups left by a killed run of that name; return their number."""
-    return sum(remove_cgroup(group) for group in leftover_cgroups(f"{_PREFIX}{file_safe_name(run)}."))
+    return sum(remove_cgroup_once_empty(group) for group in leftover_cgroups(f"{_PREFIX}{file_safe_name(run)}."))

@@ -9,14 +9,14 @@ from pathlib import Path
 from envmatrix.build.cache import disk_errors, file_digest, is_disk_full
 from envmatrix.build.images.definitions import LIBRARIES
 from envmatrix.build.libraries import LibraryBuilder, LibraryFolders
-from envmatrix.build.locks import Locks
+from envmatrix.build.package_locks import Locks
 from envmatrix.build.paths import BuildPaths
 from envmatrix.build.python.interpreters import find_python_cached
 from envmatrix.engines.base import Prepared
 from envmatrix.engines.docker_client import DockerClient, DockerException, docker_errors, pull
 from envmatrix.engines.docker_images import DockerImages, held_image_id, without_redundant_tag
 from envmatrix.errors import EngineError, SkipEnvironmentError
-from envmatrix.matrix.values import is_image_file
+from envmatrix.matrix.field_types import is_image_file
 from envmatrix.plan.environment import Image, Library
 from envmatrix.system.process import parse_last_json
 from envmatrix.system.progress import ProgressCallback

@@ -14,7 +14,7 @@ from envmatrix.engines.apptainer_command import NO_CONFIG, find_program, identit
 from envmatrix.engines.podman import image_source
 from envmatrix.engines.ready_made_images import image_file, ready_image_id
 from envmatrix.errors import EngineError, EnvmatrixError
-from envmatrix.matrix.values import is_image_file
+from envmatrix.matrix.field_types import is_image_file
 from envmatrix.plan.environment import Image
 from envmatrix.system.process import Finished, run
 from envmatrix.system.progress import ProgressCallback
@@ -80,7 +80,7 @@ def output_in_sif(sif: Path, command: Sequence[str], binds: Sequence[str] = ()) 
     raise EngineError(what, remedy="run `apptainer --debug exec` for details")
 
 
-def ready_sif(places: BuildPaths, image: Image, progress: ProgressCallback) -> tuple[Path, str]:
+def ensure_sif(places: BuildPaths, image: Image, progress: ProgressCallback) -> tuple[Path, str]:
     """Return the SIF of a ready-made image, and its source's digest: a SIF, or one built from what it names."""
     name, cache = str(image.ready), places.cache
     if is_image_file(name):

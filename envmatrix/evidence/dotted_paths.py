@@ -11,8 +11,8 @@ from typing import Annotated, TypeGuard, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from envmatrix.evidence.base import NumberInText
 from envmatrix.evidence.evidence_models import Evidence
+from envmatrix.evidence.model_base import NumberInText
 
 #: Short names of the paths that levels check most often.
 SHORT_PATHS = {

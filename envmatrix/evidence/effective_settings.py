@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 
-from envmatrix.evidence.base import Part, once_for_each
 from envmatrix.evidence.evidence_models import Evidence, Malloc
+from envmatrix.evidence.model_base import Part, once_for_each
 
 #: Parts with evidence that depends on settings, and their fields that vary between processes or machines.
 _VARYING = {

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from pydantic import StrictBool, StrictFloat, StrictInt, StrictStr
 
-from envmatrix.evidence.base import Cpus, Flag, Float, Integer, NumberText, Part, Settings, Text, Texts
 from envmatrix.evidence.gpu import Cuda
+from envmatrix.evidence.model_base import Cpus, Flag, Float, Integer, NumberText, Part, Settings, Text, Texts
 
 
 class OpenMP(Part):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import StrictBool, StrictFloat, StrictInt, StrictStr
 
-from envmatrix.evidence.base import Flag, Integer, NumberText, Part, Text, Texts
+from envmatrix.evidence.model_base import Flag, Integer, NumberText, Part, Text, Texts
 
 
 class CudaDevice(Part):

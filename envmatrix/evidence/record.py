@@ -19,8 +19,8 @@ from pydantic import (
     ValidationError,
 )
 
-from envmatrix.evidence.base import Flag, Float, Integer, Part, Text
 from envmatrix.evidence.evidence_models import Evidence
+from envmatrix.evidence.model_base import Flag, Float, Integer, Part, Text
 
 DocumentPath = tuple[int | str, ...]
 Times = list[StrictInt] | None

@@ -48,7 +48,7 @@ def names_of(asked: LauncherOptions, name: str) -> tuple[str, ...]:
     return tuple(value) if isinstance(value, (tuple, list)) else (str(value),)
 
 
-def json_answer(finished: Finished) -> dict[str, Any]:
+def json_object_or_empty(finished: Finished) -> dict[str, Any]:
     """Return the JSON that a command printed; {} if it is none."""
     try:
         body = json.loads(finished.stdout, strict=False)

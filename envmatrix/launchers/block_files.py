@@ -21,8 +21,8 @@ from pydantic import TypeAdapter
 from envmatrix.results import NodeCheck, write_whole
 from envmatrix.system.atomic_files import write_with_retry
 from envmatrix.system.process import Exit
+from envmatrix.system.reading_with_retries import exists, read_with_retry, unreadable_error
 from envmatrix.system.regular_files import RefusedFileError, read_bytes
-from envmatrix.system.shared_files import exists, read_with_retry, unreadable_error
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class BlockFolder:
         """Return how a trial ended; None if it has not ended."""
         return _document(_END, self.path / trial / "end", folder=self.path / trial)
 
-    def set_aside(self, unit: str, trial: str = "") -> Path | None:
+    def set_aside_if_damaged(self, unit: str, trial: str = "") -> Path | None:
         """Move the files of ``unit`` away if its ``end`` is damaged (such as by a full disk), so that it runs again.
 
         ``trial`` is the path of the damaged trial if ``unit`` is a group: all of it is moved. Returns the new path;

@@ -19,7 +19,7 @@ from envmatrix.results import Trial, trial_of
 from envmatrix.system.atomic_files import insisting, store_errors
 from envmatrix.system.bench_options import hides_value, node_count
 from envmatrix.system.progress import ProgressCallback
-from envmatrix.system.shared_files import read_with_retry
+from envmatrix.system.reading_with_retries import read_with_retry
 from envmatrix.trials.batches import TrialGrouper
 from envmatrix.trials.execution import (
     REPEATS,
@@ -147,11 +147,11 @@ def collected(experiment: Experiment, pending: PendingBlock, progress: ProgressC
     The files of a group are kept until all its trials are on disk, so after an interruption all are read again.
     """
     for unit, slots in pending.units().items():
-        finished_slots = [slot for slot in slots if pending.files.holds(pending.place(slot))]
+        finished_slots = [slot for slot in slots if pending.files.holds(pending.result_path(slot))]
         if not finished_slots:
             continue
         if broken := next((slot for slot in finished_slots if pending.end(slot) is None), None):
-            if damaged := pending.files.set_aside(unit, pending.place(broken)):
+            if damaged := pending.files.set_aside_if_damaged(unit, pending.result_path(broken)):
                 progress(f"what {unit} left is damaged and lies in {damaged} now; it runs again")
             continue
         ends = [(slot, pending.end(slot)) for slot in finished_slots]

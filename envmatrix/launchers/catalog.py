@@ -35,7 +35,7 @@ LAUNCHERS: Catalog[LauncherKind] = Catalog(
 )
 
 
-def adapt_schedule(kind: LauncherKind, design: Design, progress: ProgressCallback) -> Design:
+def sequential_unless_interleavable(kind: LauncherKind, design: Design, progress: ProgressCallback) -> Design:
     """Return the design with the schedule that a launcher can run: interleaved only if it can interleave trials."""
     if design.schedule == "sequential" or kind.takes_turns:
         return design

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from envmatrix.errors import InputError
 from envmatrix.launchers.base import Option
-from envmatrix.launchers.batch_queue import BatchKind
+from envmatrix.launchers.batch_launcher import BatchKind
 from envmatrix.launchers.batch_system import COMMON, BatchSystem, QueuedJob, Submission, ask, host_of_cpus
 from envmatrix.system.host import Host
 

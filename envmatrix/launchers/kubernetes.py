@@ -17,7 +17,7 @@ import yaml
 
 from envmatrix.errors import InputError
 from envmatrix.launchers.base import Option
-from envmatrix.launchers.batch_queue import BatchKind
+from envmatrix.launchers.batch_launcher import BatchKind
 from envmatrix.launchers.batch_system import (
     COMMON,
     HOSTS,
@@ -26,7 +26,7 @@ from envmatrix.launchers.batch_system import (
     Submission,
     ask,
     host_of_cpus,
-    json_answer,
+    json_object_or_empty,
 )
 from envmatrix.system.host import Host
 
@@ -80,7 +80,7 @@ class Kubernetes(BatchSystem):
         """Return the unfinished Jobs of envmatrix in the namespace; None if the API server does not answer."""
         selector = ",".join(f"{name}={value}" for name, value in _LABELS.items())
         answer = ask("kubectl", "get", "jobs,pods", *self._namespace(), "-l", selector, "-o", "json")
-        items = json_answer(answer).get("items") if answer.exit.ok else None
+        items = json_object_or_empty(answer).get("items") if answer.exit.ok else None
         if items is None:
             return None
         pods = {owner["name"]: pod for pod in items for owner in pod["metadata"].get("ownerReferences", ())}
@@ -115,7 +115,7 @@ class Kubernetes(BatchSystem):
     def _warning(self, names: set[str]) -> str:
         """Return the last warning about a Job or its Pod, such as an exceeded quota or no node that fits."""
         events = ("kubectl", "get", "events", *self._namespace(), "--field-selector", "type=Warning", "-o", "json")
-        warnings = json_answer(ask(*events)).get("items", ())
+        warnings = json_object_or_empty(ask(*events)).get("items", ())
         times_and_texts = [
             (event.get("lastTimestamp") or event.get("eventTime") or "", str(event.get("message", "")))
             for event in warnings

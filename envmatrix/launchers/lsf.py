@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from envmatrix.errors import EngineError, InputError
 from envmatrix.launchers.base import Option
-from envmatrix.launchers.batch_queue import BatchKind
+from envmatrix.launchers.batch_launcher import BatchKind
 from envmatrix.launchers.batch_system import (
     COMMON,
     HOSTS,
@@ -20,7 +20,7 @@ from envmatrix.launchers.batch_system import (
     Submission,
     ask,
     host_of_cpus,
-    json_answer,
+    json_object_or_empty,
 )
 from envmatrix.system.host import Host
 from envmatrix.system.process import Finished
@@ -45,7 +45,7 @@ class Lsf(BatchSystem):
     def jobs(self) -> list[QueuedJob] | None:
         """Return this user's unfinished jobs; None if LSF does not answer."""
         answer = ask("bjobs", "-o", "jobid job_name stat exec_host", "-json")
-        if body := json_answer(answer):
+        if body := json_object_or_empty(answer):
             return _read_jobs(body)
         return [] if "No unfinished job found" in answer.stdout + answer.stderr else None
 
@@ -93,7 +93,7 @@ class LsfKind(BatchKind):
 def _read_hosts(answer: Finished) -> dict[str, Host | None]:
     """Parse the output of `lshosts -json`: processors, cores of one, threads of a core ('-': it does not answer)."""
     hosts: dict[str, Host | None] = {}
-    for record in json_answer(answer).get("RECORDS", []):
+    for record in json_object_or_empty(answer).get("RECORDS", []):
         values = {name.lower(): str(value) for name, value in record.items()}
         name, counts = values.get("host_name", ""), [values.get(key, "") for key in ("nprocs", "ncores", "nthreads")]
         processors, cores, threads = (int(count) if count.isdecimal() else 0 for count in counts)

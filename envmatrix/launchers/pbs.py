@@ -10,7 +10,7 @@ import getpass
 from collections.abc import Sequence
 
 from envmatrix.launchers.base import Option
-from envmatrix.launchers.batch_queue import BatchKind
+from envmatrix.launchers.batch_launcher import BatchKind
 from envmatrix.launchers.batch_system import (
     COMMON,
     HOSTS,
@@ -19,7 +19,7 @@ from envmatrix.launchers.batch_system import (
     Submission,
     ask,
     host_of_cpus,
-    json_answer,
+    json_object_or_empty,
 )
 from envmatrix.system.host import Host
 from envmatrix.system.process import Finished
@@ -89,7 +89,7 @@ class PbsKind(BatchKind):
 def _read_hosts(answer: Finished) -> dict[str, Host | None]:
     """Parse the output of `pbsnodes -a -F json`; None: no job can start there."""
     hosts: dict[str, Host | None] = {}
-    for vnode, body in json_answer(answer).get("nodes", {}).items():
+    for vnode, body in json_object_or_empty(answer).get("nodes", {}).items():
         resources = body.get("resources_available", {})
         name, count = str(resources.get("host", vnode)), resources.get("ncpus")
         states = {word.strip() for word in str(body.get("state")).split(",")}
@@ -103,7 +103,7 @@ def _read_jobs(answer: Finished) -> list[QueuedJob] | None:
 
     A job that has just ended is an error on stderr, and not in the output.
     """
-    body = json_answer(answer)
+    body = json_object_or_empty(answer)
     if not body or "cannot connect" in answer.stderr:
         return None
     jobs = []

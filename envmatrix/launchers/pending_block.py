@@ -42,13 +42,13 @@ class PendingBlock:
             slots_by_unit.setdefault(self.groups.get(name, name), []).append(slot)
         return slots_by_unit
 
-    def place(self, slot: Slot) -> str:
+    def result_path(self, slot: Slot) -> str:
         """Return the path of a finished trial, relative to the block's folder."""
         return f"{self.groups[slot.trial]}/{slot.trial}" if slot.trial in self.groups else slot.trial
 
     def end(self, slot: Slot) -> TrialEnd | None:
         """Return how a trial ended; None if it has not ended."""
-        return self.files.end(self.place(slot))
+        return self.files.end(self.result_path(slot))
 
     def new_starts(self) -> list[list[Slot]]:
         """Return the slots that have started since the last call; those of a group are returned together."""

@@ -15,7 +15,7 @@ from envmatrix.block import interrupts
 from envmatrix.block.block_instructions import NO_PYTHON, OTHER_NODE
 from envmatrix.errors import EngineError, InputError
 from envmatrix.launchers.base import Option
-from envmatrix.launchers.batch_queue import BatchKind
+from envmatrix.launchers.batch_launcher import BatchKind
 from envmatrix.launchers.batch_system import BatchSystem, QueuedJob, Submission, names_of
 from envmatrix.launchers.block_start import STOPPED, find_lines, stop_reason
 from envmatrix.launchers.pending_block import Loss

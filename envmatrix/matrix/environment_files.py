@@ -14,7 +14,7 @@ from pathlib import Path
 import yaml
 
 from envmatrix.errors import InputError, Where
-from envmatrix.matrix.shell_lines import WORD, Command, needs_shell, read_commands, unquote
+from envmatrix.matrix.shell_lines import WORD, Command, has_shell_expansion, read_commands, unquote
 from envmatrix.system.bench_options import hides_value
 from envmatrix.system.regular_files import MAX_TEXT_BYTES, RefusedFileError, read_bytes
 
@@ -216,7 +216,7 @@ def _follow_modules(result: EnvironmentFile, number: int, command: str, argument
             _unload(result, unquote(name))
     elif first in _LOADING or (command == "ml" and not known):
         for name in names:
-            if needs_shell(name):
+            if has_shell_expansion(name):
                 result.leave_out(number, f"module {name} is not loaded: its name needs a shell")
             elif name.startswith("-"):
                 _unload(result, unquote(name)[1:])
@@ -319,7 +319,7 @@ def _set_from_word(result: EnvironmentFile, number: int, raw: str, reason: str =
         name, reason = name[:-1], reason or _NEEDS_SHELL
     if not is_set or not _NAME.match(name):
         return False
-    result.set_variable(number, name, unquote(value), reason or (_NEEDS_SHELL if needs_shell(raw) else ""))
+    result.set_variable(number, name, unquote(value), reason or (_NEEDS_SHELL if has_shell_expansion(raw) else ""))
     return True
 
 

@@ -70,7 +70,7 @@ class MatrixFiles:
             return mistake
         return InputError(f"{include}: {mistake.message}", where=where, remedy=mistake.remedy)
 
-    def text(self, files: Mapping[str, str]) -> str:
+    def merged_text(self, files: Mapping[str, str]) -> str:
         """Return the matrix as one file without includes: the text as read, or a merge of its files.
 
         ``files`` maps each workload to its program's folder, relative to the main file.

@@ -11,10 +11,8 @@ from typing import Annotated, Literal
 from packaging.utils import canonicalize_name
 from pydantic import AfterValidator, Field, model_validator
 
-from envmatrix.matrix import values
-from envmatrix.matrix.metrics import WALL_TIME, Check, MetricSource, ReportedNumber
-from envmatrix.matrix.value_types import AS_SCALAR, SOME_WORDS, Bytes, Frozen, ListOf, Percent, Seconds, Text, about
-from envmatrix.matrix.values import (
+from envmatrix.matrix import field_types
+from envmatrix.matrix.field_types import (
     Command,
     Folder,
     ProgramVariable,
@@ -23,6 +21,8 @@ from envmatrix.matrix.values import (
     SrunOptions,
     WrittenVariable,
 )
+from envmatrix.matrix.metrics import WALL_TIME, Check, MetricSource, ReportedNumber
+from envmatrix.matrix.value_types import AS_SCALAR, SOME_WORDS, Bytes, Frozen, ListOf, Percent, Seconds, Text, about
 from envmatrix.system.bench_options import OptionValue
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*\Z")
@@ -44,13 +44,13 @@ Names = Annotated[Words, AfterValidator(_check_unique)]
 class SourceBuild(Frozen):
     """Build instructions for a package that has no wheel and is built from its source distribution."""
 
-    env: Mapping[values.LevelVariable, Text] = Field(
+    env: Mapping[field_types.LevelVariable, Text] = Field(
         default_factory=dict, description="environment variables for the build"
     )
-    edit: Mapping[values.SourceFile, Mapping[str, Annotated[str, AS_SCALAR]]] = Field(
+    edit: Mapping[field_types.SourceFile, Mapping[str, Annotated[str, AS_SCALAR]]] = Field(
         default_factory=dict, description="source file -> text in it -> replacement"
     )
-    programs: ListOf[values.Program] = Field(
+    programs: ListOf[field_types.Program] = Field(
         (), description="programs that the build needs on this machine, such as cmake"
     )
 
@@ -59,44 +59,48 @@ class Level(Frozen):
     """One level of a factor: what it installs in the image, and what it sets when a process starts."""
 
     description: Text = Field("", description="one line, shown in lists and reports")
-    python: values.PythonVersion | None = Field(
+    python: field_types.PythonVersion | None = Field(
         None, description="Python version of the image, such as '3.11'; default: the host's"
     )
-    requirements: ListOf[values.Requirement] = Field((), description="pip requirements, or files of them (`-r FILE`)")
+    requirements: ListOf[field_types.Requirement] = Field(
+        (), description="pip requirements, or files of them (`-r FILE`)"
+    )
     build: Mapping[Text, SourceBuild] = Field(
         default_factory=dict, description="requirement -> how to build it from source if it has no wheel"
     )
-    index: values.Argument | None = Field(None, description="additional package index, skipped when unreachable")
-    apt: ListOf[values.DebianPackage] = Field(
+    index: field_types.Argument | None = Field(None, description="additional package index, skipped when unreachable")
+    apt: ListOf[field_types.DebianPackage] = Field(
         (), description="Debian packages; 'a | b' uses the first one that the suite has"
     )
-    suite: values.Suite | None = Field(None, description="Debian suite of the image")
-    base: values.BaseImage | None = Field(None, description="base image, name@sha256:digest")
-    image: values.ReadyImage | None = Field(
+    suite: field_types.Suite | None = Field(None, description="Debian suite of the image")
+    base: field_types.BaseImage | None = Field(None, description="base image, name@sha256:digest")
+    image: field_types.ReadyImage | None = Field(
         None, description="a ready-made image: a reference, a local tag, a Docker archive or a SIF file"
     )
-    interpreter: values.Argument | None = Field(
+    interpreter: field_types.Argument | None = Field(
         None, description="a Python with torch that is already installed on this machine"
     )
-    conda: ListOf[values.Argument] = Field(
+    conda: ListOf[field_types.Argument] = Field(
         (), description="conda packages, including Python, such as python=3.11 and pytorch"
     )
-    channels: ListOf[values.Argument] = Field(
+    channels: ListOf[field_types.Argument] = Field(
         (), description="conda channels: names, URLs or folders; default: conda-forge"
     )
-    modules: ListOf[values.Module] = Field(
+    modules: ListOf[field_types.Module] = Field(
         (), description="environment modules that provide a Python with torch, such as PyTorch/2.9"
     )
-    env: Mapping[values.LevelVariable, Text | None] = Field(
+    env: Mapping[field_types.LevelVariable, Text | None] = Field(
         default_factory=dict, description="environment variables; null: unset"
     )
-    preload: ListOf[values.LibraryFile] = Field(
+    preload: ListOf[field_types.LibraryFile] = Field(
         (), description="libraries for LD_PRELOAD: file names, or absolute paths"
     )
-    cpus: values.CpuList | None = Field(None, description="CPUs that the process starts on, such as 0-3")
-    memory_nodes: values.CpuList | None = Field(None, description="NUMA nodes to allocate its memory on, such as 0")
+    cpus: field_types.CpuList | None = Field(None, description="CPUs that the process starts on, such as 0-3")
+    memory_nodes: field_types.CpuList | None = Field(
+        None, description="NUMA nodes to allocate its memory on, such as 0"
+    )
     srun: SrunOptions = Field((), description="options of Slurm's srun, such as --cpu-bind=cores (launcher slurm only)")
-    cpu_quota: values.CpuQuota | None = Field(
+    cpu_quota: field_types.CpuQuota | None = Field(
         None, description="CPU limit, in CPUs, such as 1.5 (Docker's --cpus, a pod's limit)"
     )
     claims: Mapping[str, Annotated[Words, SOME_WORDS]] = Field(
@@ -144,7 +148,7 @@ class Level(Frozen):
         return self
 
     @property
-    def changes_files(self) -> bool:
+    def changes_installed_software(self) -> bool:
         """Whether this level changes the installed software of an image factor, not only preloaded libraries."""
         chosen = ("python", "suite", "base", "image", "conda", "interpreter", "modules", "index")
         return (bool(self.requirements) and not self.preload) or any(getattr(self, name) for name in chosen)
@@ -152,7 +156,7 @@ class Level(Frozen):
     @property
     def changes_image(self) -> bool:
         """Whether this level changes the image of an image factor: it installs or selects something."""
-        return self.changes_files or bool(self.requirements or self.apt)
+        return self.changes_installed_software or bool(self.requirements or self.apt)
 
 
 class Factor(Frozen):
@@ -167,9 +171,9 @@ class Factor(Frozen):
         return next(iter(self.levels))
 
     @property
-    def changes_files(self) -> bool:
+    def changes_installed_software(self) -> bool:
         """Whether any level changes installed files beyond adding libraries."""
-        return any(level.changes_files for level in self.levels.values())
+        return any(level.changes_installed_software for level in self.levels.values())
 
 
 class EnvironmentEntry(Frozen):
@@ -307,7 +311,7 @@ class Design(Frozen):
         description="also measure steady effects: the processes of some blocks go on (or one steady-state run each)",
     )
     race: bool = Field(False, description="stop environments early that are surely not the best (docs/choosing.md)")
-    cpus: values.Cpus | None = Field(None, description="CPU list that every trial is confined to; default: all")
+    cpus: field_types.Cpus | None = Field(None, description="CPU list that every trial is confined to; default: all")
     memory: Bytes | None = Field(None, description="memory limit of a trial, such as 8GiB")
     shm: Bytes | None = Field(None, description="size of /dev/shm in Docker (default: half the memory)")
     gpus: Words = Field((), description="GPUs of a trial: all, or numbers or UUIDs; default: no GPU in containers")

@@ -29,8 +29,8 @@ from envmatrix.matrix.model import (
     Workload,
     unreachable_verdict_reason,
 )
-from envmatrix.matrix.references import RESERVED, reference_mistakes
-from envmatrix.matrix.requirements import expand_requirements, referenced_file
+from envmatrix.matrix.pip_requirements_files import expand_requirements, referenced_file
+from envmatrix.matrix.reference_checks import RESERVED, reference_mistakes
 from envmatrix.matrix.value_types import OF_KEY, attached_key
 from envmatrix.matrix.yaml_positions import Data, Key, as_mapping, parse_yaml, read_text
 from envmatrix.system import bench_options
@@ -130,7 +130,9 @@ class _Parser:
             designs=designs,
             digest=self.gathered.digest,
             path=str(self.source.file),
-            text=self.gathered.text({name: workload.files for name, workload in workloads.items() if workload.files}),
+            text=self.gathered.merged_text(
+                {name: workload.files for name, workload in workloads.items() if workload.files}
+            ),
         )
 
     def mapping(self, data: Data, path: Key) -> dict[str, Data]:

@@ -62,7 +62,7 @@ def _unquoted_piece(piece: re.Match[str]) -> str:
     return piece["single"] if piece["single"] is not None else piece["plain"]
 
 
-def needs_shell(raw: str) -> bool:
+def has_shell_expansion(raw: str) -> bool:
     """Return whether only a shell can tell the value of a word: variables, commands, or a home folder."""
     return bool(re.search(r"[$`]", raw) or re.match(r"(?:[A-Za-z_]\w*=)?~|[A-Za-z_]\w*=.*:~", raw))
 

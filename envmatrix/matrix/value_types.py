@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, JsonValue, WithJsonSchema
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from envmatrix.durations_and_sizes import parse_bytes, parse_duration, parse_percent, parse_tolerance
+from envmatrix.durations_and_sizes import parse_bytes, parse_duration, parse_tolerance, percent_as_fraction
 
 #: The type of errors made by ``about``; the error's context names the key.
 OF_KEY = "of_key"
@@ -77,7 +77,7 @@ VariableName = Annotated[
     str, matching(r"[A-Za-z_][A-Za-z0-9_]*", "is not a valid variable name (letters, digits, underscore)")
 ]
 Percent = Annotated[
-    float, BeforeValidator(parse_percent), as_quantity(_FRACTION_PATTERN, exclusiveMinimum=0, exclusiveMaximum=1)
+    float, BeforeValidator(percent_as_fraction), as_quantity(_FRACTION_PATTERN, exclusiveMinimum=0, exclusiveMaximum=1)
 ]
 Tolerance = Annotated[
     float, BeforeValidator(parse_tolerance), as_quantity(_FRACTION_PATTERN, minimum=0, exclusiveMaximum=1)

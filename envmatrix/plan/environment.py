@@ -10,9 +10,9 @@ from packaging.utils import canonicalize_name
 from envmatrix.errors import InputError, suggestion
 from envmatrix.evidence.checks import Claims, parse_claims
 from envmatrix.matrix import model
+from envmatrix.matrix.known_variables import unread_variables
 from envmatrix.matrix.model import Factor, Level, Matrix, factorial_cells
 from envmatrix.matrix.placeholders import fill_templates, unfilled_template
-from envmatrix.matrix.variables import unread_variables
 from envmatrix.system.host import parse_cpus
 
 #: Variables that are lists, to which several levels can contribute -> separator.
@@ -133,11 +133,11 @@ class Environment:
         """Whether it promises something of CUDA, so that whoever starts it wants a GPU inside."""
         return any(claim.path.startswith("cuda.") for claim in self.claims)
 
-    def for_side(self, side: str | None) -> Environment:
+    def named_for_side(self, side: str | None) -> Environment:
         """Return the environment of one side under a name of its own; None: unchanged."""
         return replace(self, name=f"{side}.{self.name}", side=side) if side else self
 
-    def settings(self) -> tuple[str, ...]:
+    def variable_assignments(self) -> tuple[str, ...]:
         """Return what its process gets, as NAME=VALUE, LD_PRELOAD last; not the variables that must be absent."""
         texts = tuple(f"{name}={value}" for name, value in self.variables.items() if value is not None)
         return (*texts, f"LD_PRELOAD={':'.join(file for _, file in self.preload)}") if self.preload else texts
@@ -151,12 +151,12 @@ class Environment:
 def library_for_level(matrix: Matrix, factor: Factor, level_name: str) -> Library | None:
     """Return the library folder that a level needs; None if it needs none, or belongs to an image factor."""
     level = factor.levels[level_name]
-    if factor.changes_files or not (level.requirements or level.apt):
+    if factor.changes_installed_software or not (level.requirements or level.apt):
         return None
     required_images = tuple(
         f"{other}-{name}"
         for other, names in level.requires.items()
-        if matrix.factors[other].changes_files
+        if matrix.factors[other].changes_installed_software
         for name in names
     )
     key = f"{factor.name}-{level_name}"
@@ -173,7 +173,9 @@ def all_libraries(matrix: Matrix) -> tuple[Library, ...]:
 
 def combine_image(matrix: Matrix, levels: Mapping[str, str]) -> Image:
     """Combine the image factors' levels into one image, named after the levels that change it."""
-    factor_levels = [(factor, levels[factor.name]) for factor in matrix.factors.values() if factor.changes_files]
+    factor_levels = [
+        (factor, levels[factor.name]) for factor in matrix.factors.values() if factor.changes_installed_software
+    ]
     image_levels = [factor.levels[level] for factor, level in factor_levels]
     name_parts = [f"{factor.name}-{level}" for factor, level in factor_levels if factor.levels[level].changes_image]
 

@@ -191,7 +191,9 @@ def make_arms(
     return tuple(arms)
 
 
-def side_arms(environments: tuple[str, ...], workloads: tuple[str, ...], engines: tuple[str, ...]) -> tuple[Arm, ...]:
+def old_and_new_arms(
+    environments: tuple[str, ...], workloads: tuple[str, ...], engines: tuple[str, ...]
+) -> tuple[Arm, ...]:
     """Return an arm per side and environment, with the old one as reference, and a control of the first."""
     arms: list[Arm] = []
     for workload in workloads:

@@ -180,7 +180,7 @@ def tree_of(found: Explanation) -> Iterator[tuple[int, str]]:
     """Yield (depth, text) for everything known about an effect."""
     scale = Scale.of(found.parts.whole.mean)
     before, after = (scale.number(value, signed=False) for value in found.parts.means("whole"))
-    change = f"{scale.change(found.parts.whole)} {scale.unit} ({found.parts.seen})"
+    change = f"{scale.change(found.parts.whole)} {scale.unit} ({found.parts.compared_data_text})"
     yield 0, f"{_name(found)}: {before} -> {after} {scale.unit} per {found.per}, {change}"
     for part in found.parts.parts:
         share = _share_text(part.share) if part.change.is_sure else ""

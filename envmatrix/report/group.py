@@ -21,12 +21,12 @@ from envmatrix.report.formatting import (
 from envmatrix.report.headline import Answer
 from envmatrix.results import Run
 from envmatrix.stats.attribution.explanation import Explanation
+from envmatrix.stats.best_environment import Choice
 from envmatrix.stats.cost import Cost
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.metrics import Metric
 from envmatrix.stats.quality.failures import BROKEN_OUTCOMES
 from envmatrix.stats.quality.slow_trials import LEAST_BLOCKS, SlowTrials
-from envmatrix.stats.selection import Choice
 from envmatrix.stats.steady_state.effect import SteadyEffect
 
 #: The factor of whose levels an efficiency is told.
@@ -66,7 +66,7 @@ class Row:
     cost: Cost | None = None
 
     @property
-    def is_slower_later(self) -> bool:
+    def is_slower_in_steady_state(self) -> bool:
         """Whether it is slower than its reference in the steady state."""
         return self.steady is not None and self.steady.verdict == "slower"
 
@@ -154,7 +154,7 @@ class Group:
         luck = headline.correction(format_speed_up(effect), gain, tested)
         slow = f" {best.slow} than the others." if best.slow else ""
         if best.steady:
-            answer = headline.steady_gain(best.steady, effect, as_fast, self.steps)
+            answer = headline.answer_with_steady_state(best.steady, effect, as_fast, self.steps)
             if best.steady.verdict == "faster":
                 luck = headline.correction(format_decided_ratio(best.steady.ratio), gain, tested)
                 effect = replace(effect, low=best.steady.low, high=best.steady.high)
@@ -172,7 +172,9 @@ class Group:
     @property
     def _no_recommendation(self) -> str:
         effects = [row.effect for row in self.rows if row.effect]
-        reasons = headline.barred([row.effect for row in self.rows if row.effect and not row.is_slower_later])
+        reasons = headline.reasons_not_recommended(
+            [row.effect for row in self.rows if row.effect and not row.is_slower_in_steady_state]
+        )
         faster = self.metric.said("faster")
         first = {row.arm.environment: (row.effect, row.steady) for row in self.rows if row.effect and row.steady}
         if at_first := headline.only_at_first(first, self.steps):
@@ -181,7 +183,7 @@ class Group:
             by = f"significantly {faster}, but by less than the margin of {headline.percent_of(self.margin)}"
             reasons.append(f"{', '.join(small)} {'is' if len(small) == 1 else 'are'} {by}")
         shown = f"is recommended over {self.baseline_name}" if reasons else ""
-        if held := headline.explained(effects, self.metric.as_fast_as(self.baseline_name)):
+        if held := headline.effect_explained_by_contention(effects, self.metric.as_fast_as(self.baseline_name)):
             reasons.append(held)
         why = f": {'; '.join(reasons)}" if reasons else ""
         held_text = self._outliers_text(headline.withheld_for_slow_trials(effects))

@@ -16,11 +16,11 @@ from envmatrix.report.formatting import (
     format_speed_up,
     list_names,
 )
+from envmatrix.stats.best_environment import Choice
 from envmatrix.stats.cost import Cost
 from envmatrix.stats.effects import Effect, Flag, can_be_called_best
 from envmatrix.stats.metrics import show_rate
 from envmatrix.stats.quality.contention import told_busy
-from envmatrix.stats.selection import Choice
 from envmatrix.stats.steady_state.effect import SteadyEffect
 
 #: Why an environment that is significantly faster is not recommended: said of one, and of several.
@@ -72,7 +72,7 @@ def quiet_machine_range(effect: Effect) -> str:
     return f" On a quiet machine it may be {format_bounds(low * contended.low, high * contended.high)}."
 
 
-def explained(effects: Sequence[Effect], as_fast: str) -> str:
+def effect_explained_by_contention(effects: Sequence[Effect], as_fast: str) -> str:
     """Return the largest effect that CPU contention can explain, as text; '' if no verdict is withheld for it."""
     withheld = [effect for effect in effects if effect.withheld == Flag.CONTENDED]
     if not withheld:
@@ -121,7 +121,7 @@ def is_faster_by_little(effect: Effect) -> bool:
     return effect.verdict == "same" and effect.low is not None and effect.low > 1.0 and can_be_called_best(effect)
 
 
-def barred(effects: Sequence[Effect]) -> list[str]:
+def reasons_not_recommended(effects: Sequence[Effect]) -> list[str]:
     """Return why environments that are significantly faster are not recommended, one text a reason."""
     faster = [effect for effect in effects if effect.verdict == "faster"]
     reasons = []
@@ -162,7 +162,7 @@ class Answer(NamedTuple):
     later_figures: str = ""
 
 
-def steady_gain(steady: SteadyEffect, effect: Effect, as_fast: str, trial: str = "first steps") -> Answer:
+def answer_with_steady_state(steady: SteadyEffect, effect: Effect, as_fast: str, trial: str = "first steps") -> Answer:
     """Return how fast the recommended environment is; ``trial`` says which steps a trial has.
 
     The claim is about the steady state if the environment is faster there, otherwise about its trials.
@@ -171,12 +171,14 @@ def steady_gain(steady: SteadyEffect, effect: Effect, as_fast: str, trial: str =
     blocks = format_count(effect.blocks, "block")
     if steady.verdict == "faster":
         figures = f"95 % CI {bounds}; {trial}: {format_ratio(effect.ratio)}, 95 % CI {first_bounds}, {blocks}"
-        return Answer(f"{format_decided_ratio(steady.ratio)} times {as_fast} in {steady.seconds} of its steps", figures)
+        return Answer(
+            f"{format_decided_ratio(steady.ratio)} times {as_fast} in {steady.seconds_text} of its steps", figures
+        )
     later = f"it is about {as_fast}" if steady.verdict == "same" else "no gain is shown"
     return Answer(
         f"{format_speed_up(effect)} times {as_fast} in its {trial}",
         f"95 % CI {first_bounds}, {blocks}",
-        later=f"In {steady.seconds} of each process, {later}",
+        later=f"In {steady.seconds_text} of each process, {later}",
         later_figures=f"{format_ratio(steady.ratio)}, 95 % CI {bounds}",
     )
 
@@ -184,7 +186,7 @@ def steady_gain(steady: SteadyEffect, effect: Effect, as_fast: str, trial: str =
 def only_at_first(effects: Mapping[str, tuple[Effect, SteadyEffect]], trial: str) -> str:
     """Return which environments are faster in their trials and slower later, and so not recommended; '' if none."""
     slower = {
-        f"{name} ({format_ratio(first.ratio)}, then {format_ratio(steady.ratio)})": steady.seconds
+        f"{name} ({format_ratio(first.ratio)}, then {format_ratio(steady.ratio)})": steady.seconds_text
         for name, (first, steady) in effects.items()
         if first.verdict == "faster" and steady.verdict == "slower"
     }
@@ -201,7 +203,7 @@ def steady_note(
     if not steady:
         return ""
     groups = min(effect.groups for effect in steady.values())
-    seconds = next(iter(steady.values())).seconds
+    seconds = next(iter(steady.values())).seconds_text
     texts = [f"{seconds.capitalize()} were measured in {groups} of the blocks."]
     if changing := [name for name, effect in steady.items() if effect.changes]:
         texts.append(f"The effect of {list_names(changing)} over {baseline} still changed: a longer run may differ.")

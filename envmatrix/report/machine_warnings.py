@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from envmatrix.matrix.variables import find_reader
+from envmatrix.matrix.known_variables import find_reader
 from envmatrix.plan import shown_name
 from envmatrix.report.formatting import format_count
 from envmatrix.report.warning import Check, Findings, WarningKind
@@ -18,7 +18,7 @@ from envmatrix.stats.effect_estimation import Analysis
 from envmatrix.stats.measurements import Measurements, finite_medians
 from envmatrix.stats.pairing import logs_of
 from envmatrix.stats.quality.contention import DISTURBED, outer_quota
-from envmatrix.stats.text_facts import ArmFacts
+from envmatrix.stats.trial_text_counts import ArmFacts
 from envmatrix.system.printable import printable_line
 
 #: Relative change from the first block to the last. Pairs cancel drift, but this much means a busy machine.
@@ -80,7 +80,7 @@ def _steal_time(run: Run, measured: Measurements, _analysis: Analysis) -> Findin
 
 def _contention(run: Run, measured: Measurements, analysis: Analysis) -> Findings:
     """Find CPU contention: threads that were runnable but waited for a CPU, because of other programs or each other."""
-    shares, waits = measured.disturbed(), analysis.for_cpus
+    shares, waits = measured.cpu_wait_shares(), analysis.for_cpus
     contended_arms = [arm.name for arm in run.plan.arms if arm.name in waits and waits[arm.name].share > DISTURBED]
     only_compared = bool(contended_arms) and all(waits[name].own for name in contended_arms)
     if np.isfinite(shares).any() and (only_compared or any(waits[name].is_busy for name in contended_arms)):
@@ -111,7 +111,7 @@ def _contended_blocks(run: Run, measured: Measurements, analysis: Analysis) -> F
     """Find single blocks with CPU contention on a machine that is otherwise quiet."""
     if any(_contention(run, measured, analysis)):
         return
-    shares = measured.disturbed()
+    shares = measured.cpu_wait_shares()
     is_known = np.isfinite(shares)
     if not is_known.any() or float(np.median(shares[is_known])) > DISTURBED:
         return

@@ -18,10 +18,11 @@ from envmatrix.report.warnings import find_warnings
 from envmatrix.results import Run, RunFolder, Trial
 from envmatrix.stats.attribution.explanation import explain
 from envmatrix.stats.attribution.main_effects import Attribution, CumulativeStep
+from envmatrix.stats.best_environment import choose_best_set
 from envmatrix.stats.cost import CostReader
 from envmatrix.stats.effect_estimation import Analysis, estimate
 from envmatrix.stats.effects import Flag
-from envmatrix.stats.inference.standard_errors import short_run_note
+from envmatrix.stats.inference.standard_errors import slow_phases_note
 from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.metrics import MEMORY
 from envmatrix.stats.nodes import NodeReport, compare_nodes
@@ -29,11 +30,10 @@ from envmatrix.stats.pairing import table_identity
 from envmatrix.stats.quality.contention import outer_quota
 from envmatrix.stats.quality.equal_work import unchecked, unstable_checks
 from envmatrix.stats.quality.slow_trials import describe_slow_trials
-from envmatrix.stats.selection import choose_best_set
-from envmatrix.stats.steady_state.effect import steady_effects, steps_of_trial
+from envmatrix.stats.steady_state.effect import steady_effects, which_steps_text
 from envmatrix.stats.steady_state.startup import Start, only_first_seconds_note, starts
 from envmatrix.stats.stopping.racing import Race
-from envmatrix.system.topics import explained_topics
+from envmatrix.system.verdict_and_warning_terms import explained_topics
 
 
 @dataclass(frozen=True)
@@ -159,13 +159,13 @@ def _rows(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Row]
             arm=arm,
             effect=analysis.find(name),
             memory_effect=analysis.find(name, MEMORY.name),
-            value=measured.mean(name, metric),
+            value=measured.geometric_mean(name, metric),
             median=measured.median(name, metric),
             memory=measured.median(name, MEMORY.name),
             outcomes=dict(facts.outcomes),
             levels=environment.levels if environment else {},
             description=environment.description if environment else "",
-            settings=environment.settings() if environment else (),
+            settings=environment.variable_assignments() if environment else (),
             skipped=run.skipped.get(name, ""),
             accuracy=measured.median(name, "accuracy"),
             cv=measured.cv(name, metric),
@@ -204,11 +204,11 @@ def _group(workload: str, engine: str, rows: list[Row], run: Run, measured: Meas
         stand_in=stand_in_data_sets(measured, (row.arm.name for row in rows)),
         choice=choose_best_set(analysis, measured, [row.arm for row in others], run.environments, steady),
         unchecked=unchecked(settings, unstable_checks(measured, run.plan, workload)),
-        short=short_run_note(measured.apart),
+        short=slow_phases_note(measured.block_gaps),
         first=only_first_seconds_note(baseline.arm, measured, settings) if baseline and settings else "",
         quota=under_quota(outer_quota(run, measured)),
         margin=run.plan.margin,
-        steps=steps_of_trial(settings),
+        steps=which_steps_text(settings),
     )
 
 
@@ -252,7 +252,9 @@ def summarise(folder: RunFolder, measured: Measurements | None = None) -> Summar
     ``measured``: its trials, if they were just read.
     """
     run = folder.load()
-    return summarise_measurements(run, measured or read_measurements(folder, run.plan), folder.looks(run.plan))
+    return summarise_measurements(
+        run, measured or read_measurements(folder, run.plan), folder.steady_state_runs(run.plan)
+    )
 
 
 def glossary_words(summary: Summary) -> tuple[str, ...]:

@@ -14,10 +14,10 @@ from envmatrix.stats.effects import Flag
 from envmatrix.stats.inference.standard_errors import ENOUGH_MINUTES, format_span, too_short
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.nodes import mixed_blocks
-from envmatrix.stats.quality.cold_turns import cold_turns
+from envmatrix.stats.quality.cold_turns import cold_turns_by_workload
 from envmatrix.stats.quality.equal_work import unchecked, unstable_checks
 from envmatrix.stats.quality.slow_trials import LEAST_BLOCKS, describe_slow_trials
-from envmatrix.stats.stopping.missing_and_surplus_trials import missing_trials_text, trials_after_leaving
+from envmatrix.stats.stopping.plan_deviations import missing_trials_text, trials_after_leaving
 from envmatrix.system.printable import printable_line
 
 
@@ -137,12 +137,12 @@ def _slow_trials(run: Run, measured: Measurements, analysis: Analysis) -> Findin
 
 def _short_run(run: Run, measured: Measurements, analysis: Analysis) -> Findings:
     effects = analysis.primary_effects()
-    if too_short(measured.apart) and any(effect.low is not None for effect in effects):
+    if too_short(measured.block_gaps) and any(effect.low is not None for effect in effects):
         alike = [shown_name(effect.arm) for effect in effects if 0 < effect.units < effect.blocks]
         fewer = f"; neighbouring blocks of {list_names(alike)} are correlated and count as fewer" if alike else ""
         yield (
             f"design {run.plan.design}",
-            f"its blocks span {format_span(measured.apart)}. Only intervals of {ENOUGH_MINUTES} minutes or more "
+            f"its blocks span {format_span(measured.block_gaps)}. Only intervals of {ENOUGH_MINUTES} minutes or more "
             f"include slow phases of the machine{fewer}",
             f"`envmatrix {run.more_blocks_command}` with a larger budget{_max_blocks_hint(run, measured)} "
             "(if the run stopped at its target precision, also pass a smaller `--target`)",
@@ -150,7 +150,7 @@ def _short_run(run: Run, measured: Measurements, analysis: Analysis) -> Findings
 
 
 def _cold_turns(run: Run, measured: Measurements, _analysis: Analysis) -> Findings:
-    for workload, cold in cold_turns(run.plan, measured).items():
+    for workload, cold in cold_turns_by_workload(run.plan, measured).items():
         ratio, low, high = map(format_ratio, (cold.ratio, cold.low, cold.high))
         yield (
             workload,

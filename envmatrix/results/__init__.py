@@ -3,7 +3,7 @@
 from envmatrix.results.folder import RunFolder
 from envmatrix.results.run import Change, Run
 from envmatrix.results.trial import NodeCheck, Outcome, Reading, Trial, trial_from_line, trial_of
-from envmatrix.system.atomic_files import read_json, write_named, write_whole
+from envmatrix.system.atomic_files import read_json, write_user_path, write_whole
 
 __all__ = [
     "Change",
@@ -16,6 +16,6 @@ __all__ = [
     "read_json",
     "trial_from_line",
     "trial_of",
-    "write_named",
+    "write_user_path",
     "write_whole",
 ]

@@ -20,7 +20,7 @@ from envmatrix.errors import Where
 from envmatrix.results.document_checks import validated
 from envmatrix.system import resource_paths
 from envmatrix.system.atomic_files import read_json, write_whole
-from envmatrix.system.shared_files import exists
+from envmatrix.system.reading_with_retries import exists
 
 HOME, CACHE, MATRIX, USER = "{home}", "{cache}", "{matrix}", "{user}"
 _BEFORE = r"(?:(?<![\w.+@%~-])|(?<=\s-[IL]))"

@@ -18,9 +18,9 @@ from envmatrix.plan import Plan
 from envmatrix.results.anonymize import Anonymizer, local_anonymizer, read_anonymizer
 from envmatrix.results.document_checks import check_schema, validated
 from envmatrix.results.plan_check import Line, RejectedLine, RejectLine, planned_lines, raise_on_rejected
-from envmatrix.results.reading import LineReader, read_facts
 from envmatrix.results.run import SCHEMA, Change, Run
 from envmatrix.results.trial import Reading, Trial, TrialFacts, trial_from_line
+from envmatrix.results.trial_lines import LineReader, read_facts
 from envmatrix.system.atomic_files import (
     append_line,
     move_lines,
@@ -32,8 +32,8 @@ from envmatrix.system.atomic_files import (
     write_whole,
 )
 from envmatrix.system.bench_options import without_userinfo
-from envmatrix.system.json_text import parse_json, parse_json_line, replace_lone_surrogates
-from envmatrix.system.shared_files import exists
+from envmatrix.system.json_parsing import parse_json, parse_json_line, replace_lone_surrogates
+from envmatrix.system.reading_with_retries import exists
 
 _RESTORE = "restore the file from a copy"
 
@@ -197,7 +197,7 @@ class RunFolder:
         _, line = next(islice(read_whole_lines(self.trials_file), number - 1, None))
         return trial_from_line(line.decode(errors="replace"), self.trials_file, number)
 
-    def looks(self, plan: Plan) -> Iterator[Trial]:
+    def steady_state_runs(self, plan: Plan) -> Iterator[Trial]:
         """Yield the first steady-state run of each arm; skip a half-written last line."""
         runs: dict[str, Trial] = {}
         arm_names = {arm.name for arm in plan.arms}

@@ -14,9 +14,9 @@ from envmatrix.results.anonymize import Anonymizer, is_anonymous_host
 from envmatrix.results.folder import RunFolder
 from envmatrix.system.atomic_files import read_text, read_whole_lines, store_error, whole_file, write_whole
 from envmatrix.system.bench_options import without_userinfo
-from envmatrix.system.json_text import parse_json, parse_json_line
+from envmatrix.system.json_parsing import parse_json, parse_json_line
+from envmatrix.system.reading_with_retries import exists
 from envmatrix.system.regular_files import decode_error_position
-from envmatrix.system.shared_files import exists
 
 _RESTORE = "nothing was changed: restore the file from a copy, or run `envmatrix resume`, which sets such lines aside"
 _Change = Callable[[Mapping[str, object]], Mapping[str, object]]

@@ -16,7 +16,7 @@ from envmatrix.evidence.evidence_models import System
 from envmatrix.evidence.record import Record, readable_record
 from envmatrix.plan import Slot, arm_name
 from envmatrix.results.document_checks import check_schema, first_mistake, locate_value
-from envmatrix.system.json_text import parse_json_line
+from envmatrix.system.json_parsing import parse_json_line
 
 SCHEMA = 2
 #: The beginning of a line that envmatrix wrote.

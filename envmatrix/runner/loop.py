@@ -194,7 +194,7 @@ class _Loop:
         self.ended = RunEnding()
         self.groups_of = TrialGrouper(experiment, progress, usual=usual)
         self.long = SteadyStateRuns(
-            experiment, experiment.folder.looks(experiment.plan), progress, is_local=launcher.measures_here
+            experiment, experiment.folder.steady_state_runs(experiment.plan), progress, is_local=launcher.measures_here
         )
         self.first = FirstBlockCheck(experiment, width, len(self.long.left))
         self.continuations = Continuations(experiment, progress, is_local=launcher.measures_here)
@@ -367,7 +367,7 @@ class _Loop:
 
     def has_steady_runs(self) -> bool:
         """Return whether a steady-state run is left, and time for it."""
-        return self.long.are_due(self._steady_runs_left_s)
+        return self.long.has_run_that_fits(self._steady_runs_left_s)
 
     @property
     def _steady_runs_left_s(self) -> float:

@@ -96,7 +96,7 @@ class LineProgress:
         if block + 1 < self.plan.min_blocks:
             texts = (estimate.early_headline(), f"first verdict after block {self.plan.min_blocks}")
             return "; ".join(text for text in texts if text)
-        outlook = estimate.outlook(block + 1 + blocks_left)
+        outlook = estimate.decision_forecast(block + 1 + blocks_left)
         return "; ".join(text for text in (estimate.headline(), outlook) if text)
 
 

@@ -42,7 +42,7 @@ _CAVEATS = {
 }
 
 
-def blocks_until(effect: Effect, target: float) -> int | None:
+def total_blocks_for_width(effect: Effect, target: float) -> int | None:
     """Return after how many blocks in all an interval has about the width ``target``; None if unknown.
 
     Assumes a constant spread: the width follows Student's t and the square root of the blocks.
@@ -84,7 +84,7 @@ def decision_forecast(effects: Collection[Effect], target: float, budget_ends: f
     forecasts = [
         (blocks, effect_label(effect, effects))
         for effect in effects
-        if (blocks := blocks_until(effect, target)) is not None and blocks > effect.blocks
+        if (blocks := total_blocks_for_width(effect, target)) is not None and blocks > effect.blocks
     ]
     if not forecasts:
         return ""
@@ -171,7 +171,7 @@ class RunningEstimate:
         """Return whether the intervals of the ``active`` arms are narrow enough, and were so for some blocks."""
         return is_precise_enough(self._plan, self.measured, target, self._workloads, active or None)
 
-    def outlook(self, budget_ends: float) -> str:
+    def decision_forecast(self, budget_ends: float) -> str:
         """Return when each undecided interval of the active arms will be narrow enough; '' if unknown."""
         active = self.race().active if self._plan.race else ()
         effects = [effect for effect in self.analysis.primary_effects() if not active or effect.arm in active]

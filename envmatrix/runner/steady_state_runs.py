@@ -9,7 +9,14 @@ from collections.abc import Collection, Iterable, Iterator
 
 from envmatrix.durations_and_sizes import as_duration
 from envmatrix.plan import Slot
-from envmatrix.plan.steady_state_allocation import FULL_S, MIN_GROUPS, MIN_S, SHORT_GROUPS, seconds_of_steps, share
+from envmatrix.plan.steady_state_allocation import (
+    FULL_S,
+    MIN_GROUPS,
+    MIN_S,
+    SHORT_GROUPS,
+    seconds_of_steps,
+    share_to_continue,
+)
 from envmatrix.plan.steady_state_runs import START_S, next_run_s, reserve_s, steady_state_slot
 from envmatrix.report.formatting import format_count
 from envmatrix.results import Reading, Trial
@@ -65,7 +72,7 @@ class Continuations:
             seconds = next((length for length in lengths if length), None)
         else:
             later_s = processes * (self._seconds or FULL_S)
-            wanted = share(*variances(self._plan, measured), later_s, block_s) * (complete + 1)
+            wanted = share_to_continue(*variances(self._plan, measured), later_s, block_s) * (complete + 1)
             seconds = seconds_of_steps(room_s, 1, processes) if len(self._made) < wanted else None
         if seconds is None:
             if missing:
@@ -144,7 +151,7 @@ class SteadyStateRuns:
                 "step on it is steady (`steady: false` turns them off)"
             )
 
-    def are_due(self, left_s: float) -> bool:
+    def has_run_that_fits(self, left_s: float) -> bool:
         """Return whether a steady-state run is left that fits into ``left_s`` seconds."""
         return bool(self.left) and next_run_s(left_s, len(self.left), START_S) is not None
 

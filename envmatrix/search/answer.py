@@ -11,13 +11,13 @@ import numpy as np
 
 from envmatrix.search.next_trials import REFERENCES, Batch, Search
 from envmatrix.search.space import Space
-from envmatrix.search.steps import Confirmation, Step, no_op_levels, spent_s
+from envmatrix.search.step_results import Confirmation, Step, no_op_levels, spent_s
+from envmatrix.stats.best_environment import told_gain
 from envmatrix.stats.comparisons.result import format_exact_ratio
 from envmatrix.stats.effects import DISQUALIFYING_FLAGS, Effect, Flag, can_be_called_best
 from envmatrix.stats.pairing import ratio_from_log
 from envmatrix.stats.quality.contention import EXPLAINED, told_busy
 from envmatrix.stats.quality.slow_trials import LEAST_BLOCKS
-from envmatrix.stats.selection import told_gain
 from envmatrix.stats.steady_state.effect import SteadyEffect
 
 _WITHHELD_NOTES: Mapping[str, str] = {
@@ -132,7 +132,7 @@ class TuneAnswer(Confirmation):
         """Return the answer about a recipe with an effect in later steps."""
         blocks = f"{effect.blocks} fresh blocks"
         first, later = (_bounds_text(bounds.low or 0.0, bounds.high or 0.0) for bounds in (effect, steady))
-        when = f"{steady.seconds} of its steps"
+        when = f"{steady.seconds_text} of its steps"
         if self.settings and is_faster_later(steady):
             first = f"{self.trial} {format_exact_ratio(effect.ratio or 0.0)}, {first}"
             return f"{claim} in {when} (95 % CI {later}; {first}, {blocks})."
@@ -183,8 +183,8 @@ def make_answer(
         phases[batch.phase] += batch.trials
     return TuneAnswer(
         **vars(confirmation),
-        settings=space.settings(row) if _is_gain(confirmation) else {},
-        tried=space.settings(row),
+        settings=space.levels_unlike_baseline(row) if _is_gain(confirmation) else {},
+        tried=space.levels_unlike_baseline(row),
         contributions=contributions(search, batches, row) if row else (),
         dropped=_drop_reasons(search, steps),
         phases=dict(phases),
@@ -255,9 +255,9 @@ def _drop_reasons(search: Search, steps: Sequence[Step]) -> dict[str, str]:
 def _cells_text(space: Space, rows: Sequence[int]) -> str:
     """Name one cell by its settings, several cells by the settings that they share."""
     if len(rows) == 1:
-        return settings_text(space.settings(rows[0]))
-    first_settings = space.settings(rows[0])
-    every = [space.settings(row).items() for row in rows]
+        return settings_text(space.levels_unlike_baseline(rows[0]))
+    first_settings = space.levels_unlike_baseline(rows[0])
+    every = [space.levels_unlike_baseline(row).items() for row in rows]
     shared = dict(item for item in first_settings.items() if all(item in settings for settings in every))
     description = f"with {settings_text(shared)}" if shared else f"such as {settings_text(first_settings)}"
     return f"{len(rows)} configurations {description}"

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from envmatrix.search.model import Floats, Ints
+from envmatrix.search.bayesian_regression import Floats, Ints
 from envmatrix.search.space import Codes, Space
 from envmatrix.stats.meta_analysis.known_effects import KnownEffect
 
@@ -104,7 +104,7 @@ def simplify_row(row: int, space: Space, gains: Floats) -> int:
     ``gains`` are those of all cells (-inf: not allowed). Row 0, the baseline, is returned only if it was given.
     """
     floor, current = gains[row] - EQUAL_GAIN, row
-    while simpler := [fewer for fewer in space.simpler_rows(current) if fewer and gains[fewer] >= floor]:
+    while simpler := [fewer for fewer in space.rows_without_one_setting(current) if fewer and gains[fewer] >= floor]:
         current = max(simpler, key=lambda fewer: float(gains[fewer]))
     return current
 

@@ -27,12 +27,12 @@ from envmatrix.runner.running_estimate import RunningEstimate
 from envmatrix.search.answer import find_expected_best, settings_text
 from envmatrix.search.next_trials import MIN_BLOCKS, REFERENCES, Budget, Proposal, Search
 from envmatrix.search.space import Space
-from envmatrix.search.steps import Step, count_trials, no_op_levels, read_step, running_and_gap_s, spent_s
+from envmatrix.search.step_results import Step, count_trials, no_op_levels, read_step, running_and_gap_s, spent_s
 from envmatrix.search.study_folder import Place, Study, StudyFolder
 from envmatrix.system.progress import ProgressCallback, duration_text, report_once
-from envmatrix.trials.changes_made_by_resume import apply_resume_changes, record_interim_reading
 from envmatrix.trials.experiment import Experiment, create_experiment, reopen_experiment
 from envmatrix.trials.new_run_options import NewRun
+from envmatrix.trials.resume_overrides import apply_resume_changes, record_interim_reading
 
 #: Budget of steps that end after their blocks (seconds): never reached.
 _UNLIMITED_S = 7 * 24 * 3600.0
@@ -98,7 +98,7 @@ class RunningSearch:
         return spent_s(self.steps, self.sessions) / trials if trials else self.study.trial_s or 1.0
 
     @property
-    def running_s(self) -> float:
+    def left_trial_time_s(self) -> float:
         """Seconds left for trials alone, without the gaps between them, as a run counts its budget."""
         running, gap = running_and_gap_s((span for step in self.steps for span in step.spans), self.sessions)
         return self.left_s * (running / (running + gap) if running else 1.0)
@@ -120,14 +120,14 @@ class RunningSearch:
         """Read a finished step."""
         self.steps.append(read_step(folder, self.space))
 
-    def budget(self) -> Budget:
+    def trial_budget(self) -> Budget:
         """Return the budget in trials."""
         return Budget(self.budget_s / self.trial_s, self.left_s / self.trial_s)
 
     def next_step(self) -> Proposal | None:
         """Return the next step, determined only by the files on disk."""
         batches = [step.batch for step in self.steps]
-        return self.search.next_step(batches, self.budget(), no_op_levels(self.space, self.steps))
+        return self.search.next_step(batches, self.trial_budget(), no_op_levels(self.space, self.steps))
 
 
 def minimum_time_s(search: Search, trial_s: float) -> float:
@@ -227,17 +227,17 @@ def _name_search_in_errors(name: str) -> Iterator[None]:
 
 def _extend_confirmation(tuning: RunningSearch, experiment: Experiment) -> Experiment:
     """Extend a confirmation if the search has a longer budget now."""
-    plan, left_s = experiment.plan, tuning.running_s
+    plan, left_s = experiment.plan, tuning.left_trial_time_s
     if experiment.run.design.name != "confirm" or left_s <= _MIN_EXTENSION * plan.budget_s:
         return experiment
-    blocks = max(plan.max_blocks, int(tuning.budget().left / (1 + REFERENCES)))
+    blocks = max(plan.max_blocks, int(tuning.trial_budget().left / (1 + REFERENCES)))
     return apply_resume_changes(experiment, budget=left_s, max_blocks=blocks, command=("tune", tuning.study.name))
 
 
 def _begin_step(tuning: RunningSearch, step: Proposal, number: int, engine: str) -> Experiment:
     study, space = tuning.study, tuning.space
     baseline_levels = tuning.matrix.environments[study.design.baseline].levels
-    names = {space.name(row): {**baseline_levels, **space.chosen(row)} for row in step.rows}
+    names = {space.name(row): {**baseline_levels, **space.all_levels(row)} for row in step.rows}
     design = _step_design(tuning, step, number, names)
     added = {name: levels for name, levels in names.items() if name not in space.named}
     matrix = with_only_design(tuning.matrix, step.phase, design, added)
@@ -265,7 +265,7 @@ def _step_design(
         "environments": list(names),
         "seed": study.design.seed + number,
         "max_blocks": step.blocks,
-        "budget": max(tuning.running_s, needed_s) if confirms else _UNLIMITED_S,
+        "budget": max(tuning.left_trial_time_s, needed_s) if confirms else _UNLIMITED_S,
         **({"min_blocks": MIN_BLOCKS} if confirms else {"target": 0.0001}),
         **({"trial_limit": limit_s} if limit_s else {}),
     }
@@ -317,9 +317,8 @@ def _announce_step(tuning: RunningSearch, step: Proposal, number: int) -> None:
     """Report the progress of the search and the next step."""
     seen_count = len({row for past_step in tuning.steps for row in past_step.batch.rows})
     row, ratio = find_expected_best(tuning.search, tuning.steps) if tuning.steps else (0, 1.0)
-    best_text = (
-        f"best so far {settings_text(tuning.space.settings(row))}: the model expects {ratio:.2f}x, not confirmed"
-    )
+    settings = settings_text(tuning.space.levels_unlike_baseline(row))
+    best_text = f"best so far {settings}: the model expects {ratio:.2f}x, not confirmed"
     work_text = (
         f"{step.blocks} blocks of it" if step.phase == "confirm" else format_count(len(step.rows), "configuration")
     )

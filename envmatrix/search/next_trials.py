@@ -15,6 +15,7 @@ from typing import Literal
 
 import numpy as np
 
+from envmatrix.search.bayesian_regression import Floats, Ints, Posterior, Terms, fit
 from envmatrix.search.candidate_selection import (
     CellStatus,
     known_gains,
@@ -23,7 +24,6 @@ from envmatrix.search.candidate_selection import (
     simplify_row,
     surviving_rows,
 )
-from envmatrix.search.model import Floats, Ints, Posterior, Terms, fit
 from envmatrix.search.space import Space
 from envmatrix.stats.meta_analysis.known_effects import KnownEffect
 
@@ -95,7 +95,7 @@ class Budget:
     left: float
 
     @property
-    def spent(self) -> float:
+    def spent_fraction(self) -> float:
         """The fraction that is spent."""
         return 1.0 - self.left / self.total if self.total else 1.0
 
@@ -204,7 +204,7 @@ class Search:
         if affordable >= self.width * (size // 2) and batches[-1].phase != "race":
             rows = (
                 self._balanced(batches, status, affordable, chance)
-                if budget.spent < BALANCED
+                if budget.spent_fraction < BALANCED
                 else self._promising(batches, status, affordable, chance)
             )
             if rows:

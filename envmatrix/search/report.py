@@ -22,7 +22,7 @@ from envmatrix.stats.attribution.explanation import to_json as why_json
 from envmatrix.system.printable import printable_line
 
 if TYPE_CHECKING:
-    from envmatrix.search.steps import Step
+    from envmatrix.search.step_results import Step
 
 _PHASES = ("evidence", "screen", "race", "confirm")
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _BOTTOM, _TOP = 860.0, 306.0, 60.0, 14.0, 34.0, 28.0

@@ -40,12 +40,12 @@ class Space:
         """The number of levels of each factor."""
         return tuple(len(levels) for levels in self.levels)
 
-    def settings(self, row: int) -> dict[str, str]:
+    def levels_unlike_baseline(self, row: int) -> dict[str, str]:
         """Return factor -> level for every setting that differs from the baseline."""
         columns = zip(self.factors, self.levels, self.codes[row], strict=True)
         return {factor: levels[code] for factor, levels, code in columns if code}
 
-    def chosen(self, row: int) -> dict[str, str]:
+    def all_levels(self, row: int) -> dict[str, str]:
         """Return factor -> level of every factor."""
         columns = zip(self.factors, self.levels, self.codes[row], strict=True)
         return {factor: levels[code] for factor, levels, code in columns}
@@ -58,7 +58,7 @@ class Space:
         """Return the row of a cell; None if it is impossible, or the duplicate of another."""
         return self._row_by_cell.get(cell.astype(self.codes.dtype).tobytes())
 
-    def simpler_rows(self, row: int) -> list[int]:
+    def rows_without_one_setting(self, row: int) -> list[int]:
         """Return the rows that lack one setting of ``row``; 0, the baseline, if there is no such cell."""
         factors = np.flatnonzero(self.codes[row])
         cells = np.repeat(self.codes[[row]], len(factors), axis=0)
@@ -68,7 +68,7 @@ class Space:
     def name(self, row: int) -> str:
         """Return the name of a cell: that of its named environment, otherwise its settings."""
         environment_name = next((name for name, named_row in self.named.items() if named_row == row), None)
-        return environment_name or cell_name(self.settings(row))
+        return environment_name or cell_name(self.levels_unlike_baseline(row))
 
 
 def build_space(
@@ -176,7 +176,11 @@ def design_levels(matrix: Matrix, design: Design) -> dict[str, tuple[str, ...]]:
     for name in (*design.environments, *design.cumulative):
         for factor, level in resolve_environment(matrix, name, {}).levels.items():
             levels_by_factor.setdefault(factor, {})[level] = None
-    return {name: tuple(levels) for name, levels in levels_by_factor.items() if not matrix.factors[name].changes_files}
+    return {
+        name: tuple(levels)
+        for name, levels in levels_by_factor.items()
+        if not matrix.factors[name].changes_installed_software
+    }
 
 
 def select_factors(levels: Mapping[str, tuple[str, ...]], factors: Sequence[str] | None) -> dict[str, tuple[str, ...]]:

@@ -28,7 +28,7 @@ from envmatrix.system.atomic_files import (
     write_whole,
 )
 from envmatrix.system.host import Host, this_host
-from envmatrix.system.json_text import parse_json, parse_json_line
+from envmatrix.system.json_parsing import parse_json, parse_json_line
 
 SCHEMA = 1
 _RESTORE_REMEDY = "restore the file from a copy"

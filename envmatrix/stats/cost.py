@@ -45,7 +45,7 @@ class CostReader:
 
     def __init__(self, measured: Measurements, price_per_h: float, arms: Collection[str]) -> None:
         self.measured, self.price_per_h = measured, price_per_h
-        self.counters = [name for name in _COUNTERS if any(measured.mean(arm, name) for arm in arms)]
+        self.counters = [name for name in _COUNTERS if any(measured.geometric_mean(arm, name) for arm in arms)]
 
     def cost(self, arm: str, effect: Effect | None, metric: Metric, workload: Workload | None) -> Cost:
         """Return the cost of an arm, of which ``metric`` is the primary metric and ``effect`` its effect in it."""
@@ -63,11 +63,11 @@ class CostReader:
         unit = bench.number_parser.unit_of(metric.unit) if metric.better == "higher" else None
         of_samples = unit and unit.kind == "rate" and unit.per not in _NO_SAMPLES and not unit.by_device
         if unit and of_samples and unit.text == metric.unit:
-            rate = self.measured.mean(arm, metric.name)
+            rate = self.measured.geometric_mean(arm, metric.name)
             noun = unit.per if "/" in unit.text else f"{unit.per.rstrip('s')}s"  # fps: frames
             return f"million {noun}", _MILLION / (rate * unit.scale) if rate else None, True
         is_wall = workload is not None and bool(workload.command) and next(iter(workload.sources.values())).wall
-        return _RUN, self.measured.mean(arm, metric.name if is_wall else COUNTED), is_wall
+        return _RUN, self.measured.geometric_mean(arm, metric.name if is_wall else COUNTED), is_wall
 
     def _energy(self, arm: str, workload: Workload | None) -> tuple[str, float | None]:
         """Return what the energy is for, and the mean of the joules over trials, None if they are not known."""

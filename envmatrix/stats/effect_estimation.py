@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from envmatrix.matrix.known_variables import NOT_IN_EFFECT
 from envmatrix.matrix.model import Workload
-from envmatrix.matrix.variables import NOT_IN_EFFECT
 from envmatrix.plan import Arm, Plan
 from envmatrix.plan.environment import Environment
 from envmatrix.stats.array_types import Bools, Floats
@@ -32,20 +32,25 @@ from envmatrix.stats.pairing import (
     PairedStatistics,
     Views,
     families,
-    interleaved_original_of_copy,
+    interleaved_name,
     log_ratios_over_copy_mean,
     logs_of,
     ratio_from_log,
     rescale_uninterrupted_arms,
 )
 from envmatrix.stats.primary_metric import further_metrics, primary_metrics
-from envmatrix.stats.quality.contention import Waiting, contended, cpu_waits
+from envmatrix.stats.quality.contention import Waiting, contention_bounds, cpu_waits
 from envmatrix.stats.quality.equal_work import unequal_work
-from envmatrix.stats.quality.failures import fails_more, fill_failed_reference, fill_with_slowest, surely_slower
+from envmatrix.stats.quality.failures import (
+    fill_failed_reference,
+    fill_with_slowest,
+    has_larger_failed_share,
+    surely_slower,
+)
 from envmatrix.stats.quality.slow_trials import needs_more_blocks, slow_trial_mask, with_and_without_slow
 from envmatrix.stats.stopping.alpha_spending import confidence_level, interim_analysis_blocks
 from envmatrix.stats.stopping.racing import Race, next_arms
-from envmatrix.stats.text_facts import ArmFacts
+from envmatrix.stats.trial_text_counts import ArmFacts
 
 OPPOSITE: Mapping[Verdict, Verdict] = {"faster": "slower", "slower": "faster"}
 
@@ -137,8 +142,8 @@ def _family_effects(family: Family, metric: Metric, run: _Input) -> list[Effect]
     logs = metric.sign * logs_of(measured.table[metric.name][[*copies, *arm_rows]])
     is_primary = metric == run.analysis.primary[family.arms[0].workload]
     log_views = with_and_without_slow(logs, run.analysis.slow[[*copies, *arm_rows]]) if is_primary else (logs,)
-    views = Views(tuple(log_ratios_over_copy_mean(view, len(copies)) for view in log_views), measured.apart)
-    differences = views.measured
+    views = Views(tuple(log_ratios_over_copy_mean(view, len(copies)) for view in log_views), measured.block_gaps)
+    differences = views.with_all_trials
     attempted_pairs = measured.attempted[arm_rows] & measured.attempted[copies[0]]
     separate_logs = logs_of(measured.table[metric.name][[index[arm.name] for arm in family.beside]])
     comparison_counts = (
@@ -174,7 +179,7 @@ def _effects_in_all_views(
     for row, arm in enumerate(arms):
         effect = _effect(arm, row, as_measured, comparison_counts, run, max(2, plan.min_blocks))
         for view, other in zip(views.every[1:], without_slow, strict=True):
-            if not np.array_equal(view[row], views.measured[row], equal_nan=True):
+            if not np.array_equal(view[row], views.with_all_trials[row], equal_nan=True):
                 usual = _effect(arm, row, other, comparison_counts, run, 2)
                 effect = _cover_both_views(effect, usual, plan.margin)
         effects.append(effect)
@@ -230,8 +235,8 @@ def _with_flags(
         Flag.TOO_FEW_BLOCKS: effect.missing > 0,
         Flag.FAILED: outcomes["failed"] + outcomes["timed_out"] > 0,
         Flag.INVALID: outcomes["invalid"] > 0,
-        Flag.FAILS_MORE: not arm.is_control and fails_more(run.measured, [arm.name], copies),
-        Flag.REFERENCE_FAILS_MORE: fails_more(run.measured, copies, [arm.name]),
+        Flag.FAILS_MORE: not arm.is_control and has_larger_failed_share(run.measured, [arm.name], copies),
+        Flag.REFERENCE_FAILS_MORE: has_larger_failed_share(run.measured, copies, [arm.name]),
         Flag.INCOMPLETE: effect.incomplete > 0,
         Flag.UNPROVEN: bool(facts.unproven),
         Flag.NOT_IN_EFFECT: any(text.startswith(NOT_IN_EFFECT) for text in facts.unproven),
@@ -243,7 +248,7 @@ def _with_flags(
     if flag_states[Flag.REFERENCE_FAILS_MORE]:
         effect = _unless_slower_at_best(effect, [run.measured.facts[name] for name in copies])
     if metric.is_speed:
-        effect = unless_contended(effect, contended(analysis.for_cpus, copies, arm.name), analysis.plan.margin)
+        effect = unless_contended(effect, contention_bounds(analysis.for_cpus, copies, arm.name), analysis.plan.margin)
         flag_states[Flag.CONTENDED] = effect.contended.shares is not None or effect.withheld == Flag.CONTENDED
     return replace(effect, flags=tuple(flag for flag, is_set in flag_states.items() if is_set), notes=work_notes)
 
@@ -282,13 +287,12 @@ def between(
     copy of a reference is replaced by that reference, unless the two are compared with each other.
     """
     plan = analysis.plan
-    if interleaved_original_of_copy(old.name, plan) != interleaved_original_of_copy(new.name, plan):
+    if interleaved_name(old.name, plan) != interleaved_name(new.name, plan):
         old, new = (
-            next(arm for arm in plan.arms if arm.name == interleaved_original_of_copy(side.name, plan))
-            for side in (old, new)
+            next(arm for arm in plan.arms if arm.name == interleaved_name(side.name, plan)) for side in (old, new)
         )
-    listed_effect = analysis.find(new.name) if interleaved_original_of_copy(new.reference, plan) == old.name else None
-    reverse_effect = analysis.find(old.name) if interleaved_original_of_copy(old.reference, plan) == new.name else None
+    listed_effect = analysis.find(new.name) if interleaved_name(new.reference, plan) == old.name else None
+    reverse_effect = analysis.find(old.name) if interleaved_name(old.reference, plan) == new.name else None
     if listed_effect:
         return listed_effect
     if reverse_effect is None:
@@ -324,7 +328,7 @@ def _contrast(
     # Bonferroni: drawing the largest |t| of all pairs would make intervals only 1 % narrower.
     level = 1.0 - (1.0 - highest_level) / pairs_to_pick_from(plan, measured, old, new)
     work_notes, slow = _work_differences(measured, old, new, plan), analysis.slow
-    if interleaved_original_of_copy(old.name, plan) != interleaved_original_of_copy(new.name, plan):
+    if interleaved_name(old.name, plan) != interleaved_name(new.name, plan):
         measured, slow = rescale_uninterrupted_arms(plan, measured, analysis.primary, slow)
     # A family of one is not moderated: the family's mean variance depends on the reference.
     run = _Input(replace(analysis, race=None, level=level, slow=slow), measured, environments)
@@ -337,8 +341,7 @@ def _contrast(
 def _work_differences(measured: Measurements, old: Arm, new: Arm, plan: Plan) -> tuple[str, ...]:
     """Return how the work of two arms differs; if only one is interleaved, compare each with its own reference."""
     is_separate = [
-        arm.is_uninterrupted_copy or interleaved_original_of_copy(arm.reference, plan) != arm.reference
-        for arm in (old, new)
+        arm.is_uninterrupted_copy or interleaved_name(arm.reference, plan) != arm.reference for arm in (old, new)
     ]
     if is_separate[0] is is_separate[1]:
         return unequal_work(measured, replace(new, reference=old.name), plan)

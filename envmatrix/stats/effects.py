@@ -201,13 +201,13 @@ def draw_conclusion(
         reach = critical_value(units, comparisons, copies, level=confidence, own=own) * error
         return ratio_from_log(mean - reach), ratio_from_log(mean + reach)
 
-    (low, high), one_sided = bounds(level), bounds(two_sided_level(level))
+    (low, high), one_sided = bounds(level), bounds(level_of_one_sided_bounds(level))
     t = mean / error if error > 0 else (math.inf if mean else 0.0)
     p = rescale_p_value(adjusted_p(t, units, comparisons, copies, own=own), level)
     return Conclusion(low, high, p, verdict_of(low, high, margin, one_sided), one_sided)
 
 
-def two_sided_level(level: float) -> float:
+def level_of_one_sided_bounds(level: float) -> float:
     """Return the confidence of the interval whose ends are the one-sided bounds beside an interval at ``level``."""
     return 1.0 - 2.0 * ONE_SIDED_SHARE * (1.0 - level)
 

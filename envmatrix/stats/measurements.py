@@ -17,10 +17,10 @@ from envmatrix.evidence.record import Record, Result
 from envmatrix.plan import Plan
 from envmatrix.results import NodeCheck, Reading, RunFolder, Trial
 from envmatrix.stats import step_account
-from envmatrix.stats.inference.standard_errors import apart
+from envmatrix.stats.inference.standard_errors import block_gaps
 from envmatrix.stats.metrics import METRICS, THROUGHPUT, VALUE, check_column, finite_or_nan, own_column
 from envmatrix.stats.steady_state import later_speed
-from envmatrix.stats.text_facts import ArmFacts, Counted, count_text, counted, note_profile, note_trials
+from envmatrix.stats.trial_text_counts import ArmFacts, Counted, count_text, counted, note_profile, note_trials
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -100,9 +100,9 @@ class Measurements:
         return np.where(np.isfinite(first), first, np.nan)
 
     @property
-    def apart(self) -> Floats:
+    def block_gaps(self) -> Floats:
         """The time from each block to the next, as a fraction of a slow phase (``slow_phases.apart``)."""
-        return apart(self.begins)
+        return block_gaps(self.begins)
 
     def of(self, arm: str, column: str) -> Floats:
         """Return the numbers of one arm by block, with NaN for missing ones."""
@@ -120,13 +120,13 @@ class Measurements:
         values = values[np.isfinite(values) & (values > 0)]
         return float(values.std(ddof=1) / values.mean()) if values.size > 1 else None
 
-    def mean(self, arm: str, column: str) -> float | None:
+    def geometric_mean(self, arm: str, column: str) -> float | None:
         """Return the geometric mean of one arm's numbers above 0, as used in ratios, or None if there are none."""
         values = self.of(arm, column)
         values = values[np.isfinite(values) & (values > 0)]
         return float(np.exp(np.log(values).mean())) if values.size else None
 
-    def disturbed(self) -> Floats:
+    def cpu_wait_shares(self) -> Floats:
         """Return (arms, blocks) shares of the time in which threads could run, but waited for a CPU."""
         delay = self.table["run_delay_s"]
         runnable_s = delay + self.table["user_s"] + self.table["system_s"]
@@ -134,7 +134,7 @@ class Measurements:
 
     def median_contention(self, arm: str) -> float | None:
         """Return the median of ``disturbed`` over an arm's trials, or None if no trial counted it."""
-        shares = self.disturbed()[self.arms.index(arm)]
+        shares = self.cpu_wait_shares()[self.arms.index(arm)]
         known_shares = shares[np.isfinite(shares)]
         return float(np.median(known_shares)) if known_shares.size else None
 

@@ -15,7 +15,7 @@ import numpy as np
 from envmatrix.plan import Arm, Plan
 from envmatrix.stats.array_types import Floats
 from envmatrix.stats.effects import LEVEL
-from envmatrix.stats.inference.standard_errors import apart
+from envmatrix.stats.inference.standard_errors import block_gaps
 from envmatrix.stats.inference.welch import Mean, quotient
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric
@@ -120,7 +120,7 @@ class OnNode:
     @property
     def mean(self) -> Mean:
         """The mean of the values, with an error that allows for slow phases of the node (``slow_phases``)."""
-        summary = summarise_pairs(self.values[None], apart(self.begins))
+        summary = summarise_pairs(self.values[None], block_gaps(self.begins))
         return Mean(float(summary.mean[0]), float(summary.error[0]), int(summary.units[0]))
 
 

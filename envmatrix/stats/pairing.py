@@ -63,7 +63,7 @@ class Views:
     far: Floats | None = None
 
     @property
-    def measured(self) -> Floats:
+    def with_all_trials(self) -> Floats:
         """The numbers as measured, without leaving out trials."""
         return self.every[0]
 
@@ -75,7 +75,7 @@ class Views:
         """Return the numbers of the rows ``indices``."""
         return Views(tuple(view[indices] for view in self.every), self.far)
 
-    def over(self, others: Views) -> Views:
+    def stacked_on(self, others: Views) -> Views:
         """Return these rows, followed by the rows of ``others``."""
         return Views(tuple(np.vstack(pair) for pair in zip(self.every, others.every, strict=True)), self.far)
 
@@ -116,7 +116,7 @@ def _differently_measured_copies(reference: str, plan: Plan) -> set[str]:
     }
 
 
-def interleaved_original_of_copy(name: str | None, plan: Plan) -> str | None:
+def interleaved_name(name: str | None, plan: Plan) -> str | None:
     """Return the interleaved reference if ``name`` is an uninterrupted copy of it, otherwise ``name``."""
     copy = next((arm for arm in plan.arms if arm.name == name and arm.is_uninterrupted_copy), None)
     return next(iter(_differently_measured_copies(copy.name, plan)), name) if copy else name
@@ -192,11 +192,11 @@ def rescale_uninterrupted_arms(
     index = {name: row for row, name in enumerate(measured.arms)}
     plan_families = families(plan)
     for family in plan_families:
-        interleaved_name = interleaved_original_of_copy(family.reference, plan)
-        if interleaved_name == family.reference:
+        original = interleaved_name(family.reference, plan)
+        if original == family.reference:
             continue
-        all_copies = (candidate.copies for candidate in plan_families if candidate.reference == interleaved_name)
-        copy_rows = [index[str(name)] for name in max(all_copies, key=len, default=(interleaved_name,))]
+        all_copies = (candidate.copies for candidate in plan_families if candidate.reference == original)
+        copy_rows = [index[str(name)] for name in max(all_copies, key=len, default=(original,))]
         separate_rows = [index[name] for name in (family.reference, *(arm.name for arm in family.arms))]
         metric = primary[family.arms[0].workload].name
         logs = logs_of(table[metric])

@@ -80,7 +80,7 @@ def of_thread(table: Mapping[str, Floats], rows: list[int]) -> bool:
     return bool(known.any() and (known | ~ran).mean() > 0.5)  # some trials may be older, or unreadable
 
 
-def accounts(
+def account_and_prices(
     table: Mapping[str, Floats], rows: list[int], *, thread: bool
 ) -> tuple[Mapping[str, Floats], Mapping[str, Floats]]:
     """Return arrays (rows, blocks) per step (or run, without steps) of ``whole``, PARTS and EVENTS, and of PRICES.

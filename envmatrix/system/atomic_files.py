@@ -17,7 +17,7 @@ from pydantic import JsonValue
 
 from envmatrix.block import interrupts
 from envmatrix.errors import StoreError, Where
-from envmatrix.system.json_text import parse_json
+from envmatrix.system.json_parsing import parse_json
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.regular_files import (
     RefusedFileError,
@@ -117,7 +117,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def named_file(path: Path) -> Iterator[IO[bytes]]:
+def open_user_path(path: Path) -> Iterator[IO[bytes]]:
     """Like ``whole_file`` for a path that the user named; links, pipes and /dev/null are kept."""
     real_path = Path(os.path.realpath(path))
     if real_path.exists() and not real_path.is_file():
@@ -142,9 +142,9 @@ def write_whole(path: Path, text: str | bytes) -> None:
     write_with_retry(write, path)
 
 
-def write_named(path: Path, text: str | bytes) -> None:
+def write_user_path(path: Path, text: str | bytes) -> None:
     """Write to a path that the user named. Raises StoreError like ``write_whole``."""
-    with store_errors(path), named_file(path) as file:
+    with store_errors(path), open_user_path(path) as file:
         file.write(_bytes(text))
 
 

@@ -112,7 +112,7 @@ def recorded_packages_variable(claimed: Iterable[str]) -> dict[str, str]:
 
 def recorded_variable(name: str, value: str) -> str:
     """Return a record's text for a variable that the environment sets."""
-    return bench.recorded_variables.shown(name, value, (name,))
+    return bench.recorded_variables.recorded_text(name, value, (name,))
 
 
 def is_secret(recorded: str | None) -> bool:
@@ -132,7 +132,7 @@ def is_always_recorded(name: str) -> bool:
 
 def hides_value(name: str) -> bool:
     """Return whether a record hides a variable's value because its name looks like a secret."""
-    return bench.recorded_variables.shown(name, "", (name,)) == bench.recorded_variables.HIDDEN
+    return bench.recorded_variables.recorded_text(name, "", (name,)) == bench.recorded_variables.HIDDEN
 
 
 def without_userinfo(text: str) -> str:

@@ -20,7 +20,7 @@ def default_matrix() -> Path:
     return checkout if checkout.exists() else _PACKAGE / "_project" / "matrix.yaml"
 
 
-def beside(matrix: Path) -> Path:
+def output_folder(matrix: Path) -> Path:
     """Return the output folder for a matrix: its own, or the working folder for the package's matrix."""
     folder = matrix.resolve().parent
     return Path.cwd() if folder.is_relative_to(_PACKAGE) else folder

@@ -11,7 +11,7 @@ from envmatrix.plan.interleaving import InterleavedGroup, comparison_groups, com
 from envmatrix.results import Reading, Trial
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.interleaving_eligibility import memory_needs, non_interleaved_comparisons
+from envmatrix.trials.interleaving_eligibility import memory_needs, non_interleaved_reasons
 
 #: The most non-interleaved environments listed by name; in a search their names are long.
 _MOST_NAMED = 2
@@ -32,7 +32,7 @@ class TrialGrouper:
         self._workload_peaks = dict(usual or {})
         self._roots = comparison_roots(experiment.plan.arms)
         self._interleaves = experiment.run.design.schedule == "turns"
-        roots = non_interleaved_comparisons(experiment.run, experiment.engines) if self._interleaves else ({}, set())
+        roots = non_interleaved_reasons(experiment.run, experiment.engines) if self._interleaves else ({}, set())
         self._sequential_reasons, self._single_turn_roots = roots
 
     def note(self, trial: Reading | Trial) -> None:

@@ -31,14 +31,14 @@ class Side:
     run: Run | None = None
 
     @property
-    def source(self) -> Path:
+    def matrix_file(self) -> Path:
         """The file to name in error messages."""
         return self.file or Path(self.matrix.path)
 
     def of_run(self) -> SideOf:
         """Return this side's entry in run.json."""
         libraries = all_libraries(self.matrix)
-        return SideOf(matrix=str(self.source), matrix_digest=self.matrix.digest, libraries=libraries)
+        return SideOf(matrix=str(self.matrix_file), matrix_digest=self.matrix.digest, libraries=libraries)
 
 
 def side_design(design: Design, named: Sequence[str] | None) -> Design:
@@ -58,17 +58,17 @@ def check_comparable(sides: Sequence[Side], design: Design) -> None:
             try:
                 resolve_environment(side.matrix, name, {})
             except InputError as error:
-                location = locate_key(side.source, ("environments",))
+                location = locate_key(side.matrix_file, ("environments",))
                 raise InputError(f"{side.name}: {error.message}", where=location, remedy=error.remedy) from error
     old, new = sides
     for name in design.workloads:
         old_workload, new_workload = old.matrix.workloads.get(name), new.matrix.workloads.get(name)
         if old_workload is None or new_workload is None or _work(old_workload) != _work(new_workload):
             key = ("workloads", name)
-            difference = f"differs from the one in {locate_key(new.source, key)}" if old_workload else "is missing"
+            difference = f"differs from the one in {locate_key(new.matrix_file, key)}" if old_workload else "is missing"
             raise InputError(
                 f"workload {name!r} {difference}: only equal work can be compared",
-                where=locate_key(old.source, key),
+                where=locate_key(old.matrix_file, key),
                 remedy="pick a workload that is the same in both: --workloads NAME",
             )
 

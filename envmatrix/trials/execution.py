@@ -16,8 +16,8 @@ from envmatrix.errors import EngineError, EnvmatrixError, NoTrialError, StoreErr
 from envmatrix.evidence.evidence_models import Evidence
 from envmatrix.evidence.record import Record, read_record
 from envmatrix.matrix import Design
+from envmatrix.matrix.known_variables import probably_meant_name
 from envmatrix.matrix.model import Workload
-from envmatrix.matrix.variables import near
 from envmatrix.plan import Arm, Slot
 from envmatrix.plan.environment import Environment
 from envmatrix.plan.export_lines import export_lines
@@ -26,8 +26,8 @@ from envmatrix.system import bench_options
 from envmatrix.system.atomic_files import check_free_space, full_disk_errors
 from envmatrix.system.host import parse_cpus
 from envmatrix.system.process import Exit
+from envmatrix.system.reading_with_retries import read_with_retry
 from envmatrix.system.regular_files import RefusedFileError, read_bytes
-from envmatrix.system.shared_files import read_with_retry
 from envmatrix.trials import orphans
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.failure_reason import last_line, why_program_failed
@@ -181,7 +181,7 @@ def program_folder(experiment: Experiment, slot: Slot, job: Job) -> tuple[Path, 
     return job.mounts.read[_FILES_MOUNT], inner_path, metric_file
 
 
-def make_local_job(experiment: Experiment, slot: Slot, *, gate: bool = False) -> Job:
+def make_job_in_new_folder(experiment: Experiment, slot: Slot, *, gate: bool = False) -> Job:
     """Return the job of one slot on this machine: in an empty work folder, with its program's files and its mark."""
     work = orphans.work_folder() / experiment.run.name / slot.trial
     remove_folder(work)
@@ -204,7 +204,7 @@ def run_trial(experiment: Experiment, slot: Slot) -> Trial:
     orphan_count = orphans.end_processes()
     started, began = time.time(), time.monotonic()
     try:
-        job, engine = make_local_job(experiment, slot), experiment.engines[slot.arm.engine]
+        job, engine = make_job_in_new_folder(experiment, slot), experiment.engines[slot.arm.engine]
         check_image_present(engine, job)
         exit_status = _run_job(engine, job)
         trial = make_finished_trial(experiment, slot, exit_status, job, started=started)
@@ -304,7 +304,7 @@ def verify_trial(experiment: Experiment, slot: Slot, record: Record) -> Verifica
 
 def drop_unread_variable_warnings(environment: Environment, workload: Workload, files: Iterable[str]) -> Environment:
     """Return an environment without warnings for variables that the files of the user's own program mention."""
-    unexplained = [name for name in environment.unread if near(name) is None]
+    unexplained = [name for name in environment.unread if probably_meant_name(name) is None]
     mentioned_names = words_in_sources([Path(workload.files or "") / file for file in files]) if unexplained else set()
     unread = [name for name in environment.unread if name not in mentioned_names.intersection(unexplained)]
     return replace(environment, unread=tuple(unread))

@@ -17,7 +17,7 @@ from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.model import Workload, factorial_cells
 from envmatrix.plan import Arm, Plan, make_arms
 from envmatrix.plan.environment import Environment, all_libraries, build_environment, resolve_environment
-from envmatrix.plan.schedule import side_arms
+from envmatrix.plan.schedule import old_and_new_arms
 from envmatrix.results import Run, RunFolder
 from envmatrix.system import bench_options, resource_paths
 from envmatrix.system.host import Host, format_cpus, parse_cpus, this_host
@@ -177,13 +177,13 @@ def _resolve_sides(
 ) -> tuple[dict[str, Environment], tuple[Arm, ...]]:
     """Return the environments of all sides by name, and the arms."""
     resolved = [
-        environment.for_side(side.name)
+        environment.named_for_side(side.name)
         for side in sides or (Side(None, matrix),)
         for environment in resolve_on_host(host, side.matrix, design).values()
     ]
     environments_by_name = {environment.name: environment for environment in resolved}
     if len(sides) > 1:
-        return environments_by_name, side_arms(design.environments, design.workloads, engine_names)
+        return environments_by_name, old_and_new_arms(design.environments, design.workloads, engine_names)
     return environments_by_name, make_design_arms(design, tuple(environments_by_name), engine_names)
 
 

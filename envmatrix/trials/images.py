@@ -18,7 +18,7 @@ from envmatrix.plan.environment import Environment, Library
 from envmatrix.results import Run, RunFolder, read_json, write_whole
 from envmatrix.system import resource_paths
 from envmatrix.system.progress import Heartbeat, ProgressCallback
-from envmatrix.system.shared_files import exists
+from envmatrix.system.reading_with_retries import exists
 
 #: Images that a run did not build but got from a pack, next to its run.json.
 _SUPPLIED_IMAGES_FILE = "images.json"

@@ -24,7 +24,12 @@ from envmatrix.system.atomic_files import full_disk_errors
 from envmatrix.system.host import parse_cpus
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials import orphans
-from envmatrix.trials.execution import check_image_present, make_finished_trial, make_local_job, make_unstarted_trial
+from envmatrix.trials.execution import (
+    check_image_present,
+    make_finished_trial,
+    make_job_in_new_folder,
+    make_unstarted_trial,
+)
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.missing_image_retry import rebuild_image
 
@@ -164,7 +169,7 @@ class _Company:
             return None
 
     def _start_member(self, slot: Slot, stack: ExitStack) -> Member:
-        engine, job = self.experiment.engines[slot.arm.engine], make_local_job(self.experiment, slot, gate=True)
+        engine, job = self.experiment.engines[slot.arm.engine], make_job_in_new_folder(self.experiment, slot, gate=True)
         if not isinstance(engine, TakesTurns):
             raise NotImplementedError(slot.arm.engine)  # ``interleaving_eligibility`` excludes this
         # The supervisor's own limit is behind those of getting ready (some at once), turns, finishing, and going on.

@@ -129,7 +129,7 @@ def decide_schedule(
     return design, with_separate_references(arms, lone)
 
 
-def non_interleaved_comparisons(run: Run, engines: Mapping[str, Engine]) -> tuple[dict[str, str], set[str]]:
+def non_interleaved_reasons(run: Run, engines: Mapping[str, Engine]) -> tuple[dict[str, str], set[str]]:
     """Return root -> why it and all arms compared with it are not interleaved, and which of the roots have one turn.
 
     Compared arms must be measured in the same way: interleaved and non-interleaved arms are never compared

@@ -71,7 +71,7 @@ def _check_known(kind: str, words: Iterable[str], known_names: Iterable[str]) ->
             raise InputError(f"no {kind} {word!r}", remedy=suggestion(word, known_names))
 
 
-def select_engines(design: Design, named: Sequence[str] | None, progress: ProgressCallback) -> tuple[str, ...]:
+def resolve_engine_names(design: Design, named: Sequence[str] | None, progress: ProgressCallback) -> tuple[str, ...]:
     """Return the names of the engines to use: ``named``, otherwise the design's; 'auto' is the first one available."""
     engine_names = tuple(choose_engine(progress) if name == AUTO else name for name in (named or design.engines))
     for name in engine_names:

@@ -11,7 +11,14 @@ from envmatrix.evidence.checks import Claim
 from envmatrix.evidence.dotted_paths import SHORT_PATHS, lookup
 from envmatrix.evidence.evidence_models import Evidence, Program
 from envmatrix.evidence.notices import UNSEEN_SHARE, cpu_shared_by_all_threads
-from envmatrix.matrix.variables import NOT_IN_EFFECT, PresenceTest, Reader, find_reader, near, unread_message
+from envmatrix.matrix.known_variables import (
+    NOT_IN_EFFECT,
+    PresenceTest,
+    Reader,
+    find_reader,
+    probably_meant_name,
+    unread_message,
+)
 from envmatrix.plan.environment import Environment
 from envmatrix.system import bench_options
 
@@ -89,7 +96,7 @@ def verify_evidence(environment: Environment, evidence: Evidence) -> Verificatio
             (unproven if is_unproven else wrong).append(f"{program.kind if is_unproven else program.name}{text}")
     wrong += contradicting_ranks(environment.claims, evidence)
     unproven += unread_variable_texts(environment.variables, [program.evidence for program in programs])
-    unproven += [unread_message(name, near(name) or "") for name in environment.unread]
+    unproven += [unread_message(name, probably_meant_name(name) or "") for name in environment.unread]
     promises = environment.claims or environment.preload or environment.variables
     if promises and (evidence.unseen_share or 0.0) > UNSEEN_SHARE:
         unproven.append(

@@ -15,7 +15,7 @@ from envmatrix.build.cache import Cache
 from envmatrix.build.debian.packages import Apt, distribution_name
 from envmatrix.build.libraries import LibraryBuilder, fetch_packages
 from envmatrix.build.lockfile import read_lock
-from envmatrix.build.locks import Locks
+from envmatrix.build.package_locks import Locks
 from envmatrix.build.paths import BuildPaths
 from envmatrix.build.python.interpreters import find_python_cached
 from envmatrix.plan.environment import Image, Library, all_libraries

@@ -9,7 +9,7 @@ import pytest
 
 from envmatrix.build.debian.suites import Suite
 from envmatrix.build.images.context import system_packages
-from envmatrix.build.locks import Locks
+from envmatrix.build.package_locks import Locks
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.docker import DockerEngine
 from envmatrix.engines.docker_client import DockerClient, connect

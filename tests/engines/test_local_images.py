@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from envmatrix.build.cache import Cache
-from envmatrix.build.locks import Locks
+from envmatrix.build.package_locks import Locks
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.local import LocalEngine
 from envmatrix.errors import EngineError, ExitCode, InputError, SkipEnvironmentError

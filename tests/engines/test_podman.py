@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.evidence.processes import TICKS_PER_S, stat_of
+from bench.evidence.proc_files import TICKS_PER_S, stat_of
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.docker_client import DockerClient, podman_host, remove
 from envmatrix.engines.docker_container_control import start, wait_for_exit

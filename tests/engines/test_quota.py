@@ -111,7 +111,7 @@ def quota_above(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.local
 def test_a_quota_of_the_group_above_is_found_with_how_often_it_was_used_up(quota_above: Path, tmp_path: Path) -> None:
     enter = ["/bin/sh", "-c", 'echo $$ >"$0"/cgroup.procs && exec "$@"', str(quota_above)]
-    asked = "from envmatrix.api.doctor import *; print(*check_cpu_quota(Path('/')))"
+    asked = "from envmatrix.api.machine_checks import *; print(*check_cpu_quota(Path('/')))"
     seen = subprocess.run(
         [*enter, sys.executable, "-c", WORK + asked, str(BENCH.parent)],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(BENCH.parent)}, check=True, capture_output=True, text=True,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from envmatrix.build.cache import Cache, file_digest
-from envmatrix.build.locks import Locks
+from envmatrix.build.package_locks import Locks
 from envmatrix.build.paths import BuildPaths
 from envmatrix.build.python.interpreters import find_python_cached
 from envmatrix.build.python.source_builds import fetch_wheels

@@ -91,7 +91,7 @@ def run(options, data_dir, member=None, node=None, gate=None, look_s=None, keep=
         record.frame(), workload={"digest": code_digest.options_digest(options), "options": options}, skipped=None,
         data={"name": "toy", "stand_in": False, "digest": ""}, timing={"turns": turns if at else None},
         metrics={"samples_per_s": 1.0, "training_s": 1.0}, result={"accuracy": None, "steps": steps},
-        evidence={"variables": recorded_variables.to_record(os.environ)},
+        evidence={"variables": recorded_variables.recorded_texts(os.environ)},
     )
 """
 START = """

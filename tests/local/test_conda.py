@@ -5,7 +5,7 @@ import json
 import pytest
 
 from envmatrix.build.cache import Cache
-from envmatrix.build.python.conda import ensure_conda_environment
+from envmatrix.build.python.conda import ensure_conda_image
 from envmatrix.errors import EngineError
 from envmatrix.plan.environment import Image
 from tests.conda_channel import SITE, add, add_python
@@ -63,9 +63,9 @@ def test_a_program_runs_in_environments_of_conda_packages_which_stay_as_they_wer
 
 def test_what_was_solved_once_is_what_every_later_run_has(channel, tmp_path):
     cache, said = Cache(tmp_path / "cache"), []
-    first, _ = ensure_conda_environment(cache, asked(channel, "toy"), said.append)
+    first, _ = ensure_conda_image(cache, asked(channel, "toy"), said.append)
     toy(channel, "3.0")
-    again, _ = ensure_conda_environment(cache, asked(channel, "toy"), said.append)
+    again, _ = ensure_conda_image(cache, asked(channel, "toy"), said.append)
     assert first == again
     assert said == [f"solving python, toy with {channel.as_uri()}", "installing 2 conda packages"]
 
@@ -75,7 +75,7 @@ def test_a_package_that_is_not_the_one_that_was_locked_is_refused(channel, tmp_p
     with (channel / "linux-64" / "toy-2.0-0.tar.bz2").open("ab") as file:
         file.write(b"more")
     with pytest.raises(EngineError, match=r"toy-2\.0-0\.tar\.bz2 differs from the locked package"):
-        ensure_conda_environment(cache, asked(channel, "toy"), print)
+        ensure_conda_image(cache, asked(channel, "toy"), print)
     assert not list((cache.root / "conda" / "environments").glob("*")), "nothing half made is left"
 
 
@@ -89,12 +89,10 @@ def test_a_package_that_is_not_the_one_that_was_locked_is_refused(channel, tmp_p
 )
 def test_what_cannot_be_solved_is_told_in_rattlers_words(channel, tmp_path, channel_of, package, words):
     with pytest.raises(EngineError, match=words):
-        ensure_conda_environment(Cache(tmp_path / "cache"), asked(channel_of(channel), package), print)
+        ensure_conda_image(Cache(tmp_path / "cache"), asked(channel_of(channel), package), print)
 
 
 def test_packages_without_a_python_are_no_environment_for_a_program(channel, tmp_path):
     add(channel, "alone", "1.0", (), {"share/alone": "1"})
     with pytest.raises(EngineError, match="conda: alone do not include Python"):
-        ensure_conda_environment(
-            Cache(tmp_path / "cache"), Image("x", conda=("alone",), channels=(channel.as_uri(),)), print
-        )
+        ensure_conda_image(Cache(tmp_path / "cache"), Image("x", conda=("alone",), channels=(channel.as_uri(),)), print)

@@ -13,7 +13,7 @@ from envmatrix.build.cache import Cache
 from envmatrix.build.debian.packages import Apt
 from envmatrix.build.debian.suites import bootstrap_argv
 from envmatrix.build.lockfile import read_lock
-from envmatrix.build.locks import Locks, image_request_text
+from envmatrix.build.package_locks import Locks, image_request_text
 from envmatrix.build.python.interpreters import Python
 from envmatrix.build.python.pip import target_options
 from envmatrix.engines.base import Prepared, check_architecture
@@ -229,7 +229,7 @@ def test_a_machine_uses_the_locks_of_its_own_architecture(tmp_path, arm):
     locks, python = Locks(tmp_path, Cache(tmp_path)), Python("/usr/bin/python3", "3.11.2", "cp311-linux_aarch64")
     image = resolve_environment(shipped_levels.matrix(), "baseline", {}).image
     assert locks.image_file(image, python).name == "torch-2.13.0.cp311-linux_aarch64.txt"
-    assert locks.wheels_file(python).name == "libraries.linux_aarch64.txt"
+    assert locks.library_wheels_file(python).name == "libraries.linux_aarch64.txt"
     assert "--architectures=arm64" in bootstrap_argv("bookworm", Path("t"), "m")
 
 

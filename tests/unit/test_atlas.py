@@ -17,7 +17,7 @@ from envmatrix.api.atlas import add_to_atlas, read_atlas_folder
 from envmatrix.report.tables.atlas import print_atlas, what_holds
 from envmatrix.results import RunFolder
 from envmatrix.results.anonymize import Anonymizer
-from envmatrix.results.atlas import (
+from envmatrix.results.atlas_entries import (
     AtlasEntry,
     ProcessorFacts,
     StoredEffect,

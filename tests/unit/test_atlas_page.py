@@ -10,7 +10,7 @@ import pytest
 
 from envmatrix.__main__ import main
 from envmatrix.report.formats.atlas_page import to_html
-from envmatrix.results.atlas import AtlasEntry, ProcessorFacts, digest
+from envmatrix.results.atlas_entries import AtlasEntry, ProcessorFacts, digest
 from envmatrix.stats.meta_analysis.atlas import read_atlas
 from tests.unit.test_atlas import EFFECT, entry, steady
 

@@ -9,7 +9,7 @@ import pytest
 
 from envmatrix.__main__ import main
 from envmatrix.api.atlas import add_to_atlas, read_atlas_folder
-from envmatrix.results.atlas import digest
+from envmatrix.results.atlas_entries import digest
 from envmatrix.system.ssh_signatures import PACK, sign_text
 from tests.synthetic import HOST
 from tests.unit.test_atlas import run_on

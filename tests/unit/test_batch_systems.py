@@ -12,7 +12,7 @@ import pytest
 
 from envmatrix.__main__ import main
 from envmatrix.errors import EngineError, InputError
-from envmatrix.launchers.batch_queue import BatchLauncher
+from envmatrix.launchers.batch_launcher import BatchLauncher
 from envmatrix.launchers.batch_system import QueuedJob, Submission
 from envmatrix.launchers.block_files import BlockFolder
 from envmatrix.launchers.gridengine import GridEngine

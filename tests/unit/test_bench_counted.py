@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench import cache_misses, gpu_time, memory_calls, step_thread_time
+from bench import cache_misses, gpu_time_parts, memory_calls, step_thread_account
 
 PAGE = mmap.PAGESIZE
 NEVER = dict.fromkeys(cache_misses.EVENTS)
@@ -114,7 +114,7 @@ def test_without_perf_events_the_account_says_unknown_and_never_0(monkeypatch):
     monkeypatch.setattr(cache_misses, "open_counter", refused)
     cache_misses._files.cache_clear()
     try:
-        found = step_thread_time.since(step_thread_time.read())
+        found = step_thread_account.since(step_thread_account.read())
     finally:
         cache_misses._files.cache_clear()
     assert {name: found[name] for name in NEVER} == NEVER
@@ -143,15 +143,15 @@ EVENTS = [
 
 
 def test_a_gpu_s_time_is_split_into_parts_that_add_up():
-    found = gpu_time.parts(EVENTS, 0)
+    found = gpu_time_parts.parts(EVENTS, 0)
     assert found == {"kernel_ns": 30_000, "copy_ns": 12_000, "collective_ns": 20_000, "gap_ns": 10_000}
     assert sum(found.values()) == 1000 * (82 - 10)
-    assert gpu_time.parts(EVENTS, 1) == {"kernel_ns": 500_000, "copy_ns": 0, "collective_ns": 0, "gap_ns": 0}
+    assert gpu_time_parts.parts(EVENTS, 1) == {"kernel_ns": 500_000, "copy_ns": 0, "collective_ns": 0, "gap_ns": 0}
 
 
 @pytest.mark.parametrize("events", [[], [event("aten::mm", 0, 9, "CPU")], [event("sgemm", 0, 9, of_old_torch=1)]])
 def test_where_the_profiler_saw_no_gpu_nothing_is_said(events):
-    assert gpu_time.parts(events, 0) is None
+    assert gpu_time_parts.parts(events, 0) is None
 
 
 def own_account(*argv):
@@ -177,7 +177,7 @@ def test_a_program_that_becomes_one_without_python_has_no_account():
 def test_threads_that_come_and_go_spoil_no_account():
     program = """
 import threading, json
-from bench import step_thread_time
+from bench import step_thread_account
 over = threading.Event()
 def breed():
     while not over.is_set():
@@ -186,7 +186,7 @@ def breed():
         thread.join()
 breeders = [threading.Thread(target=breed) for _ in range(2)]
 [one.start() for one in breeders]
-found = [step_thread_time.since(step_thread_time.read()) for _ in range(150)]
+found = [step_thread_account.since(step_thread_account.read()) for _ in range(150)]
 over.set()
 assert all(min(one["others"].values()) >= 0 and one["cpu_ns"] >= 0 for one in found), found
 """
@@ -194,7 +194,7 @@ assert all(min(one["others"].values()) >= 0 and one["cpu_ns"] >= 0 for one in fo
 
 
 def test_a_new_thread_with_an_old_one_s_number_is_new():
-    before = step_thread_time.Reading({"wall_ns": 0}, 0, {7: (5000, 400), 8: (10, 0)})
-    after = step_thread_time.Reading({"wall_ns": 10_000}, 0, {7: (300, 20), 8: (30, 5)})
-    others = step_thread_time.between(before, after)["others"]
+    before = step_thread_account.Reading({"wall_ns": 0}, 0, {7: (5000, 400), 8: (10, 0)})
+    after = step_thread_account.Reading({"wall_ns": 10_000}, 0, {7: (300, 20), 8: (30, 5)})
+    others = step_thread_account.between(before, after)["others"]
     assert (others["cpu_ns"], others["waited_ns"], others["busy"]) == (320, 25, 1)

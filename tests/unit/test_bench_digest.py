@@ -39,7 +39,7 @@ def test_the_stand_in_is_made_to_its_published_digest_and_is_found_again(tmp_pat
     assert made.set.stand_in
     assert made.set.digest == data_sets.SETS["fashion-mnist-stand-in"].digest
     assert made.reason == "downloads are off"
-    assert data_sets.find("fashion-mnist", str(tmp_path)).path == made.path
+    assert data_sets.find_set_or_stand_in("fashion-mnist", str(tmp_path)).path == made.path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fashion-mnist-stand-in"]
 
 

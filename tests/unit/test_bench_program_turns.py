@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.evidence.processes import children
+from bench.evidence.proc_files import children
 from envmatrix.block.turn_gate import FOLDER, open_gate
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +57,7 @@ def started(folder, *options, program=SPINS):
 
 
 def said(gate):
-    while (left := gate.left()) is None:
+    while (left := gate.remaining_steps()) is None:
         assert select.select([gate], [], [], 60)[0]
     return left
 

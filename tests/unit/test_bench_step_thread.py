@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import step_thread_time, system_event_costs
-from bench.evidence import processes
+from bench import step_thread_account, system_event_costs
+from bench.evidence import proc_files
 
 ROOT = Path(__file__).parents[2]
 PAGE = mmap.PAGESIZE
@@ -21,9 +21,9 @@ PAGE = mmap.PAGESIZE
 
 def account(work):
     """Return what the thread counted during ``work``; ``cpu`` and ``blocked`` (the rest) are in milliseconds."""
-    before = step_thread_time.read()
+    before = step_thread_account.read()
     work()
-    found = step_thread_time.since(before)
+    found = step_thread_account.since(before)
     blocked = found["wall_ns"] - found["cpu_ns"] - found["waited_ns"]
     return {**found, "cpu": found["cpu_ns"] / 1e6, "blocked": blocked / 1e6}
 
@@ -86,18 +86,18 @@ def test_a_thread_that_ended_is_told():
 
 def test_stretches_are_summed_and_one_unread_makes_the_sum_unknown():
     first, second = (account(lambda: spin(5)) for _ in range(2))
-    found = step_thread_time.sum_intervals([first, second])
+    found = step_thread_account.sum_intervals([first, second])
     assert found["cpu_ns"] == first["cpu_ns"] + second["cpu_ns"]
     assert found["others"]["cpu_ns"] == first["others"]["cpu_ns"] + second["others"]["cpu_ns"]
-    assert step_thread_time.sum_intervals([first, None]) is None
-    assert step_thread_time.sum_intervals([first, {**second, "waited_ns": None}])["waited_ns"] is None
-    assert step_thread_time.sum_intervals([]) is None
+    assert step_thread_account.sum_intervals([first, None]) is None
+    assert step_thread_account.sum_intervals([first, {**second, "waited_ns": None}])["waited_ns"] is None
+    assert step_thread_account.sum_intervals([]) is None
 
 
 def test_without_scheduler_statistics_waiting_is_unknown(monkeypatch):
-    monkeypatch.setattr(step_thread_time.processes, "scheduled", lambda *_: None)
-    before = step_thread_time.read()
-    assert step_thread_time.since(before)["waited_ns"] is None
+    monkeypatch.setattr(step_thread_account.proc_files, "scheduled", lambda *_: None)
+    before = step_thread_account.read()
+    assert step_thread_account.since(before)["waited_ns"] is None
 
 
 def test_a_page_fault_costs_what_it_costs():
@@ -154,8 +154,8 @@ def test_the_cpu_time_of_another_running_thread_is_up_to_date():
     for number in range(60):
         time.sleep(0.001 + number * 17e-6)  # not in step with the ticks
         began_ns = time.perf_counter_ns()
-        processes.update_own_cpu_times()
-        counted_ns = processes.scheduled("self", numbers[0]).ran_ns
+        proc_files.update_own_cpu_times()
+        counted_ns = proc_files.scheduled("self", numbers[0]).ran_ns
         exact_ns = time.clock_gettime_ns((~numbers[0] << 3) | 6)
         assert exact_ns - counted_ns <= time.perf_counter_ns() - began_ns + 100_000
     thread.join()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from envmatrix.build.lockfile import PinnedPackage, read_lock
-from envmatrix.build.python.builds_of_torch import PYTORCH_INDEX, resolve_one_build, strangers
+from envmatrix.build.python.matching_torch_builds import PYTORCH_INDEX, resolve_one_build, strangers
 from envmatrix.build.python.pip import ResolveRequest
 from envmatrix.errors import EngineError
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from envmatrix.api.environments import copy_preloaded_libraries
+from envmatrix.api.environment_exec_and_export import copy_preloaded_libraries
 from envmatrix.engines.base import Prepared
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import InputError

@@ -11,7 +11,7 @@ from bench.early_and_late_steps import first_half_extra_s, first_to_last_step_ra
 from envmatrix.report.report_data import summarise_measurements
 from envmatrix.report.warning import WarningKind
 from envmatrix.stats.measurements import TURN_START, fold_trials
-from envmatrix.stats.quality.cold_turns import cold_turns
+from envmatrix.stats.quality.cold_turns import cold_turns_by_workload
 from tests.synthetic import Machine, make_plan, make_run, make_trials
 
 PLAN = make_plan(("fast",))
@@ -64,11 +64,11 @@ def test_a_report_warns_of_cold_turns_where_a_slower_first_step_is_sure(center, 
 def test_nothing_is_said_of_fewer_than_six_trials_nor_where_no_turns_were_taken():
     few = measured(1.5)
     values = np.full(few.table[TURN_START].shape, np.nan)
-    assert cold_turns(PLAN, replace(few, table={**few.table, TURN_START: values})) == {}
+    assert cold_turns_by_workload(PLAN, replace(few, table={**few.table, TURN_START: values})) == {}
     values.flat[:5] = [1.5, 1.49, 1.51, 1.5, 1.52]
-    assert cold_turns(PLAN, replace(few, table={**few.table, TURN_START: values})) == {}
+    assert cold_turns_by_workload(PLAN, replace(few, table={**few.table, TURN_START: values})) == {}
     values.flat[5] = 1.5
-    [cold] = cold_turns(PLAN, replace(few, table={**few.table, TURN_START: values})).values()
+    [cold] = cold_turns_by_workload(PLAN, replace(few, table={**few.table, TURN_START: values})).values()
     assert cold.low < 1.5 < cold.high
 
 

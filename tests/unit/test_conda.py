@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from envmatrix.build.cache import Cache
-from envmatrix.build.python.conda import ensure_conda_environment
+from envmatrix.build.python.conda import ensure_conda_image
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Image
@@ -17,7 +17,7 @@ FORGE = Image("forge", conda=("python=3.11", "numpy"))
 def test_without_py_rattler_the_environment_is_skipped_with_the_line_that_installs_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "rattler", None)
     with pytest.raises(SkipEnvironmentError, match=r"cannot solve python=3\.11, numpy") as told:
-        ensure_conda_environment(Cache(tmp_path), FORGE, print)
+        ensure_conda_image(Cache(tmp_path), FORGE, print)
     assert told.value.remedy == f"{sys.executable} -m pip install py-rattler"
 
 

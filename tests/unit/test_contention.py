@@ -26,7 +26,7 @@ from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder, Trial
 from envmatrix.stats.effects import Contended, Effect, Flag, unless_contended, verdict_of
 from envmatrix.stats.measurements import fold_trials
-from envmatrix.stats.quality.contention import Waiting, contended
+from envmatrix.stats.quality.contention import Waiting, contention_bounds
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, make_run, make_trials
 
 SPEED = {"pytorch-ci": 4.32, "tcmalloc": 1.01}
@@ -176,10 +176,10 @@ def test_time_that_the_hypervisor_took_counts_as_well():
 
 def test_what_both_sides_lose_cancels_on_a_machine_that_was_left_alone():
     quiet = {"a": Waiting(0.02, 0.04), "b": Waiting(0.01, 0.02)}
-    assert contended(quiet, ["a"], "b").low == pytest.approx(0.96 / 0.98)
-    assert contended(quiet, ["a"], "b").high == 1.0
-    assert contended(quiet, ["a"], "b").shares is None
-    assert contended({}, ["a"], "b") == Contended()
+    assert contention_bounds(quiet, ["a"], "b").low == pytest.approx(0.96 / 0.98)
+    assert contention_bounds(quiet, ["a"], "b").high == 1.0
+    assert contention_bounds(quiet, ["a"], "b").shares is None
+    assert contention_bounds({}, ["a"], "b") == Contended()
 
 
 @pytest.mark.parametrize(

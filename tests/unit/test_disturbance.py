@@ -12,7 +12,7 @@ import pytest
 
 from bench import kernel_counters
 from bench.evidence import machine, tree
-from envmatrix.api.doctor import neighbours
+from envmatrix.api.machine_checks import check_other_processes
 from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.report_data import summarise_measurements
 from envmatrix.report.warning import WarningKind
@@ -76,7 +76,7 @@ def test_a_wait_that_was_hardly_seen_is_not_known_and_one_half_seen_is_taken_for
 
 
 def test_doctor_names_who_takes_the_cpu(neighbour):
-    (found,) = neighbours(Path("/"))
+    (found,) = check_other_processes(Path("/"))
     assert found.state == "bad"
     assert int(re.search(r"(\d+)% of a CPU", found.found)[1]) < 300  # a thread has one CPU; a busy machine looks late
 

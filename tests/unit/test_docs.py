@@ -9,7 +9,7 @@ import pytest
 from jinja2 import DictLoader, Environment
 
 from bench import needs
-from envmatrix.api.run_results import figure
+from envmatrix.api.run_reports import figure
 from envmatrix.cli.parser import COMMANDS
 from envmatrix.matrix import load
 from envmatrix.matrix.metrics import Check, MetricSource

@@ -173,7 +173,7 @@ def with_cgroups(folder, kind):
 @pytest.mark.parametrize("swap", [True, False])
 def test_a_memory_limit_is_not_evaded_by_swapping(tmp_path, monkeypatch, swap):
     monkeypatch.setattr(process_limits, "_find_usable_cgroup", with_cgroups(tmp_path, "cgroup v2"))
-    monkeypatch.setattr(process_limits, "remove_cgroup", lambda group: True)
+    monkeypatch.setattr(process_limits, "remove_cgroup_once_empty", lambda group: True)
     (tmp_path / "g").mkdir()
     if swap:
         (tmp_path / "g" / "memory.swap.max").write_text("max")
@@ -192,7 +192,7 @@ def test_a_memory_limit_is_not_evaded_by_swapping(tmp_path, monkeypatch, swap):
 )
 def test_a_quota_is_written_as_the_kernel_reads_it_and_docker_is_told_the_same(tmp_path, monkeypatch, kind, written):
     monkeypatch.setattr(process_limits, "_find_usable_cgroup", with_cgroups(tmp_path, kind))
-    monkeypatch.setattr(process_limits, "remove_cgroup", lambda group: True)
+    monkeypatch.setattr(process_limits, "remove_cgroup_once_empty", lambda group: True)
     with process_limits.prepare_confinement("g", Limits(9.0, cpu_quota=1.5)) as found:
         assert found.place.groups == (tmp_path / "g",)
     assert {file.name: file.read_text() for file in (tmp_path / "g").iterdir()} == written
@@ -202,7 +202,7 @@ def test_a_quota_is_written_as_the_kernel_reads_it_and_docker_is_told_the_same(t
 
 def test_one_group_of_version_2_holds_both_limits_and_is_entered_once(tmp_path, monkeypatch):
     monkeypatch.setattr(process_limits, "_find_usable_cgroup", with_cgroups(tmp_path, "cgroup v2"))
-    monkeypatch.setattr(process_limits, "remove_cgroup", lambda group: True)
+    monkeypatch.setattr(process_limits, "remove_cgroup_once_empty", lambda group: True)
     with process_limits.prepare_confinement("g", Limits(9.0, cpu_quota=2.0, memory_bytes=2**30)) as found:
         assert found.place.groups == (tmp_path / "g",)
     assert {file.name for file in (tmp_path / "g").iterdir()} == {"cpu.max", "memory.max"}
@@ -251,7 +251,7 @@ def test_an_image_that_was_built_here_and_is_also_a_ready_made_one_has_two_sifs(
     monkeypatch.setattr(sif_build, "image_source", lambda _: None)
     monkeypatch.setattr(sif_build, "build_sif", lambda file, *_: built.append(file.write_text("a SIF")))
     cache = Cache(tmp_path / "cache")
-    ready, _ = sif_build.ready_sif(
+    ready, _ = sif_build.ensure_sif(
         BuildPaths(cache, tmp_path, tmp_path), Image("mine", ready="team/train:1"), lambda _: None
     )
     assert ready != sif_build.sif_path(cache, "team/train:1")

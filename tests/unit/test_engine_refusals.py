@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from docker.errors import APIError, ImageNotFound
 
-from envmatrix.api import doctor
+from envmatrix.api import machine_checks
 from envmatrix.build.cache import Cache
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines import docker_client
@@ -141,7 +141,7 @@ def test_a_service_of_ours_that_ended_is_started_again(places: BuildPaths, tmp_p
 
 
 def test_doctor_puts_the_remedy_of_an_engine_on_a_line_of_its_own() -> None:
-    found = {finding.subject: finding for finding in doctor.engines(Path("/"))}
+    found = {finding.subject: finding for finding in machine_checks.check_engines(Path("/"))}
     for name in ("docker", "podman", "apptainer", "enroot"):
         finding = found[f"engine {name}"]
         assert finding.state == "note"

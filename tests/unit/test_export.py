@@ -10,7 +10,7 @@ from envmatrix.api.matrix_and_run_lookup import matrix_of_run
 from envmatrix.engines.base import Prepared
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import InputError
-from envmatrix.launchers.slurm.training_script import training_script
+from envmatrix.launchers.slurm.training_script_export import training_script
 from envmatrix.plan.environment import Environment, Image, resolve_environment
 from envmatrix.plan.export_lines import dockerfile, export_lines
 from envmatrix.results import RunFolder

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.api.user_program import environment_selection as program_environments
-from envmatrix.api.user_program import program_benchmark
+from envmatrix.api.user_program import matrix_for_program
 from envmatrix.api.user_program.environment_selection import time_text, total_time_text
 from envmatrix.api.user_program.metric_choice import choose_metric
 from envmatrix.api.user_program.program_options import ProgramRequest
@@ -34,8 +34,8 @@ def test_a_first_look_runs_alone_and_nothing_of_an_earlier_trial_beside_it(tmp_p
         done.append("looked")
         return SimpleNamespace(output="it")
 
-    monkeypatch.setattr(program_benchmark, "run_once", look)
-    seen = program_benchmark._run_program(None, None, 2, lambda _: None, done.append)
+    monkeypatch.setattr(matrix_for_program, "run_once", look)
+    seen = matrix_for_program._run_program(None, None, 2, lambda _: None, done.append)
     assert (seen.output, done) == ("it", ["swept", "looked", "it", "looked", "it"])
 
 
@@ -64,15 +64,15 @@ def lacking(monkeypatch, *libraries):
 def made(tmp_path, monkeypatch):
     """Return a function that makes a matrix for a program with this run time."""
     monkeypatch.chdir(tmp_path)
-    for module in (program_benchmark, program_environments):
+    for module in (matrix_for_program, program_environments):
         monkeypatch.setattr(module, "usable_environments", lambda torch: list(FOR_TORCH if torch else FOR_ANY))
     lacking(monkeypatch)
 
     def make(wall_s, said=None, atlas=None, **asked):
         seen = SimpleNamespace(wall_s=wall_s, output="", record=Record(evidence=None), arrivals=())
-        monkeypatch.setattr(program_benchmark, "_run_program", lambda *_: seen)
+        monkeypatch.setattr(matrix_for_program, "_run_program", lambda *_: seen)
         request = ProgramRequest(("python", "mine.py"), atlas=atlas)
-        return program_benchmark.make_matrix(
+        return matrix_for_program.make_matrix(
             request, Overrides(**asked), Path("matrix.yaml"), ([] if said is None else said).append, print
         )
 
@@ -98,7 +98,7 @@ def test_a_first_look_that_was_disturbed_makes_the_run_no_longer(made):
 
 @pytest.mark.parametrize(("processes", "schedule"), [(0, "auto"), (1, "sequential")])
 def test_a_program_that_was_seen_to_work_on_a_gpu_takes_no_turns(made, monkeypatch, processes, schedule):
-    monkeypatch.setattr(program_benchmark, "_gpu_process_count", lambda _: processes)
+    monkeypatch.setattr(matrix_for_program, "_gpu_process_count", lambda _: processes)
     found = made(5.0)
     assert (found.matrix.designs["default"].schedule, found.on_gpu) == (schedule, processes)
 

@@ -14,7 +14,7 @@ import pytest
 import envmatrix
 from envmatrix.__main__ import main
 from envmatrix.cli.parser import COMMANDS, _top_level_parser, command_parser
-from envmatrix.errors import ExitCode, first_code
+from envmatrix.errors import ExitCode, most_important_code
 from envmatrix.runner.reproduction.reproduced_effects import Reproduction
 from tests.synthetic import Machine, make_plan, make_run, write_run
 
@@ -95,8 +95,8 @@ def test_of_several_codes_the_first_of_the_documented_order_is_used():
     order = [int(code) for code in re.search(r"the first of these is used: ([0-9, ]+)\.", page)[1].split(", ")]
     assert order == [130, 2, 4, 7, 5, 6, 3]
     for first, second in combinations(order, 2):
-        assert first_code(ExitCode(second), ExitCode.FINE, ExitCode(first)) == first
-    assert first_code() == first_code(ExitCode.FINE) == 0
+        assert most_important_code(ExitCode(second), ExitCode.FINE, ExitCode(first)) == first
+    assert most_important_code() == most_important_code(ExitCode.FINE) == 0
 
 
 def test_every_list_of_exit_codes_names_them_all():

@@ -14,7 +14,7 @@ import yaml
 from envmatrix.stats.comparisons.result import status_of
 from envmatrix.stats.effect_estimation import estimate
 from envmatrix.stats.effects import LEVEL, draw_conclusion
-from envmatrix.stats.inference.standard_errors import apart
+from envmatrix.stats.inference.standard_errors import block_gaps
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.pairing import summarise_pairs
 from tests.synthetic import Machine, make_plan, make_trials
@@ -34,7 +34,7 @@ def test_a_table_of_blocks_is_what_its_command_prints(page):
 def test_about_nine_of_ten_gates_pass_after_the_blocks_of_the_table(noise):
     blocks = blocks_to_pass(noise, 0.05)
     differences = np.random.default_rng(1).normal(0.0, noise * math.sqrt(1.5), (1000, blocks))
-    numbers = summarise_pairs(differences, apart(15.0 * np.arange(blocks)))
+    numbers = summarise_pairs(differences, block_gaps(15.0 * np.arange(blocks)))
     found = [
         draw_conclusion(*row, 1, 2, LEVEL, 0.03).one_sided
         for row in zip(numbers.mean.tolist(), numbers.error.tolist(), numbers.units.tolist(), strict=True)

@@ -88,10 +88,10 @@ def test_what_is_made_beside_the_matrix_of_an_installed_package_is_made_where_it
     monkeypatch.chdir(here)
     with monkeypatch.context() as installed:
         installed.setattr(resource_paths, "_PACKAGE", package)
-        assert resource_paths.beside(package / "_project" / "matrix.yaml") == here
-        assert resource_paths.beside(tmp_path / "mine" / "matrix.yaml") == tmp_path / "mine"
+        assert resource_paths.output_folder(package / "_project" / "matrix.yaml") == here
+        assert resource_paths.output_folder(tmp_path / "mine" / "matrix.yaml") == tmp_path / "mine"
     (tmp_path / "matrix.yaml").write_text("version: 2\ninclude: envmatrix:malloc\nenvironments: {baseline: {}}\n")
-    monkeypatch.setattr(images, "beside", lambda _: here)
+    monkeypatch.setattr(images, "output_folder", lambda _: here)
     made = images.write_definitions(["baseline"], matrix=tmp_path / "matrix.yaml")
     assert made
     assert {file.parent for file in made} == {here / "containers"}

@@ -22,7 +22,7 @@ from envmatrix.build.images.definitions import (
     named_definition,
     unfilled_variables,
 )
-from envmatrix.build.images.labels import REVISION, SOURCE, public_url, publisher_labels
+from envmatrix.build.images.labels import REVISION, SOURCE, publisher_labels, url_without_credentials
 from envmatrix.errors import InputError
 from envmatrix.plan.environment import Environment, Image
 from envmatrix.version import __version__
@@ -147,7 +147,7 @@ def test_a_dockerfile_and_a_definition_give_an_image_the_same_labels() -> None:
     ],
 )
 def test_where_an_image_comes_from_is_an_address_without_secrets(written: str, shown: str) -> None:
-    assert public_url(written) == shown
+    assert url_without_credentials(written) == shown
 
 
 def test_revision_and_source_are_those_of_the_checkout(tmp_path: Path) -> None:

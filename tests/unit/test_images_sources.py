@@ -11,7 +11,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from envmatrix.build.lockfile import PinnedPackage
-from envmatrix.build.locks import image_request_text
+from envmatrix.build.package_locks import image_request_text
 from envmatrix.build.python.pip import Pip, ResolveRequest
 from envmatrix.build.python.source_builds import build_argv, build_variables, check_glibc, edit_source, unpack_source
 from envmatrix.errors import EngineError, SkipEnvironmentError

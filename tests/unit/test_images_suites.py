@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.build.debian.suites import expired_list_options
+from envmatrix.build.debian.suites import options_for_old_lists
 
 
 @pytest.mark.skipif(shutil.which("apt-config") is None, reason="apt is not installed")
@@ -18,6 +18,6 @@ def test_a_base_may_come_from_old_lists_only_where_this_machines_apt_takes_them(
         f'Dir::Etc::Parts "/dev/null";\nDir::Etc::Main "/dev/null";\nAcquire::Check-Valid-Until "{said}";\n'
     )
     monkeypatch.setenv("APT_CONFIG", str(config))
-    options = expired_list_options()
+    options = options_for_old_lists()
     assert len(options) == count
     assert all("Check-Valid-Until" in word or word.startswith("--customize-hook=rm ") for word in options)

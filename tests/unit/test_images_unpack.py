@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.build.unpack import unpack_libraries, unpack_wheel
+from envmatrix.build.shared_library_extraction import extract_libraries_of_wheel, unpack_libraries
 from envmatrix.errors import EngineError
 
 
@@ -76,7 +76,7 @@ def test_only_wanted_regular_members_of_a_wheel_are_written(tmp_path: Path) -> N
         archive.writestr("p.data/data/lib/libhuge.so", b"unwanted")
         archive.writestr("p/__init__.py", b"import os")
         archive.writestr(link, b"/etc/shadow")
-    said = unpack_wheel(tmp_path / "w.whl", place, ("libiomp5.so", "libup.so", "liblink.so"))
+    said = extract_libraries_of_wheel(tmp_path / "w.whl", place, ("libiomp5.so", "libup.so", "liblink.so"))
     assert names(place) == {"libiomp5.so", "libup.so"}
     assert names(tmp_path) == {"place", "w.whl"}
     assert said == ["libhuge.so", "libiomp5.so", "libup.so"]
@@ -89,13 +89,13 @@ def test_a_wanted_library_brings_the_parts_that_it_loads_itself(tmp_path: Path) 
             archive.writestr(f"nvidia/lib/{name}", b"ELF")
     for wanted, written in (("libcudnn.so.9", names[:2]), ("libiomp5.so", ["libiomp5.so"])):
         (tmp_path / wanted).mkdir()
-        assert unpack_wheel(tmp_path / "it.whl", tmp_path / wanted, [wanted]) == sorted(names)
+        assert extract_libraries_of_wheel(tmp_path / "it.whl", tmp_path / wanted, [wanted]) == sorted(names)
         assert sorted(file.name for file in (tmp_path / wanted).iterdir()) == written
 
 
 def test_a_damaged_archive_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "w.whl").write_bytes(b"<html>captive portal</html>")
     with pytest.raises(EngineError, match="is not a valid wheel"):
-        unpack_wheel(tmp_path / "w.whl", tmp_path, ())
+        extract_libraries_of_wheel(tmp_path / "w.whl", tmp_path, ())
     with pytest.raises(EngineError, match="is not a valid tar"):
         unpack_libraries(tmp_path / "w.whl", tmp_path)

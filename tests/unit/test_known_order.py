@@ -12,14 +12,14 @@ from bench import processor
 from bench.evidence import machine as bench_machine
 from envmatrix.__main__ import main
 from envmatrix.api import atlas as atlases
-from envmatrix.api.atlas import OrderAtlas, order_text, read_order_atlas
+from envmatrix.api.atlas import OrderAtlas, order_text, read_named_or_local_atlas
 from envmatrix.api.tuning import search as tunes
 from envmatrix.api.tuning.space import SearchRequest
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.template import FOR_ANY
 from envmatrix.results import RunFolder
-from envmatrix.results.atlas import AtlasEntry, ProcessorFacts, StoredEffect, digest
+from envmatrix.results.atlas_entries import AtlasEntry, ProcessorFacts, StoredEffect, digest
 from envmatrix.search.next_trials import Budget, Search
 from envmatrix.stats.effect_estimation import estimate
 from envmatrix.stats.effects import Flag
@@ -214,21 +214,21 @@ def test_a_damaged_file_is_a_warning_and_the_others_give_the_order(tmp_path):
     said, folder = [], written(tmp_path / "theirs", three_machines(malloc("jemalloc", 1.2)))
     damaged = sorted(folder.iterdir())[0]
     damaged.write_text(damaged.read_text()[:-9])
-    assert len(read_order_atlas(folder, said.append).entries) == 2
+    assert len(read_named_or_local_atlas(folder, said.append).entries) == 2
     assert len(said) == 1
     assert said[0].startswith(f"warning: left out of the order: {damaged}:")
     for file in folder.iterdir():
         file.write_text("{")
-    assert read_order_atlas(folder, said.append) is None
+    assert read_named_or_local_atlas(folder, said.append) is None
 
 
 def test_the_atlas_of_this_folder_is_used_unless_another_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert read_order_atlas(None, print) is None
+    assert read_named_or_local_atlas(None, print) is None
     written(tmp_path / "atlas", three_machines(malloc("jemalloc", 1.2)))
-    assert read_order_atlas(None, print).shown == "./atlas"
+    assert read_named_or_local_atlas(None, print).shown == "./atlas"
     with pytest.raises(InputError, match="--atlas: no runs in nosuch"):
-        read_order_atlas("nosuch", print)
+        read_named_or_local_atlas("nosuch", print)
 
 
 @pytest.mark.parametrize(
@@ -284,12 +284,12 @@ KNOWN = (
 
 def test_the_balanced_design_shows_the_best_known_cells_first_and_slower_settings_last():
     search, (evidence, screen) = searched(KNOWN)
-    settings = [search.space.settings(row) for row in screen.rows]
+    settings = [search.space.levels_unlike_baseline(row) for row in screen.rows]
     assert screen.phase == "screen"
     assert {"f0": "l1", "f3": "l1", "f4": "l1"} in settings[:6]
     assert all({"f3", "f4"} <= set(cell) or "f0" in cell for cell in settings[:6])
     assert not [cell for cell in settings if cell.get("f2") == "l1"]
-    assert any(search.space.settings(row) == {"f2": "l1"} for row in evidence.rows), "it was seen once"
+    assert any(search.space.levels_unlike_baseline(row) == {"f2": "l1"} for row in evidence.rows), "it was seen once"
 
 
 def test_slower_settings_are_shown_where_nothing_else_is_left():

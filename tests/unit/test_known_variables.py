@@ -10,8 +10,14 @@ import pytest
 from envmatrix.__main__ import main
 from envmatrix.api.runs import report_unknown_variables
 from envmatrix.evidence.evidence_models import Evidence
+from envmatrix.matrix.known_variables import (
+    FAMILIES,
+    find_unread_variables,
+    has_known_reader,
+    known_variables,
+    probably_meant_name,
+)
 from envmatrix.matrix.parse import load, parse
-from envmatrix.matrix.variables import FAMILIES, find_unread_variables, has_known_reader, known_variables, near
 from envmatrix.plan.environment import Environment, Image, resolve_environment
 from envmatrix.trials.execution import drop_unread_variable_warnings
 from envmatrix.trials.verification import verify_evidence
@@ -59,12 +65,12 @@ def file(tmp_path):
     ],
 )  # fmt: skip
 def test_a_misspelt_variable_has_the_known_name_that_was_meant(written, meant):
-    assert near(written) == meant
+    assert probably_meant_name(written) == meant
 
 
 @pytest.mark.parametrize("written", ["KMP_OF_NEXT_YEAR", "NCCL_OF_NEXT_YEAR"])
 def test_an_unknown_name_of_a_known_family_is_like_none(written):
-    assert near(written) == ""
+    assert probably_meant_name(written) == ""
 
 
 @pytest.mark.parametrize(
@@ -81,7 +87,7 @@ def test_an_unknown_name_of_a_known_family_is_like_none(written):
     ],
 )
 def test_a_known_name_and_one_of_no_family_are_not_doubted(written):
-    assert near(written) is None
+    assert probably_meant_name(written) is None
 
 
 def test_it_is_known_who_reads_each_name_of_the_list():

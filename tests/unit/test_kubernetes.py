@@ -13,7 +13,7 @@ import pytest
 
 from envmatrix.block.process import Exit
 from envmatrix.errors import EngineError, InputError
-from envmatrix.launchers.batch_queue import BatchLauncher
+from envmatrix.launchers.batch_launcher import BatchLauncher
 from envmatrix.launchers.batch_system import QueuedJob, Submission
 from envmatrix.launchers.block_files import BlockFolder
 from envmatrix.launchers.kubernetes import Kubernetes, KubernetesKind

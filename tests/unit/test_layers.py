@@ -56,7 +56,7 @@ def running(node: ast.AST) -> Iterator[ast.AST]:
 
 @lru_cache(maxsize=512)
 def imported(module: str, types: bool = False) -> tuple[tuple[str, bool], ...]:
-    """Return a module's imports, as (module or other package, whether a catalog names it); maybe those for types too."""
+    """Return imports as (module or other package, whether a catalog names it), with ``types`` also those for types."""
     found: dict[tuple[str, bool], None] = {}
     for node in ast.walk(tree(module)) if types else running(tree(module)):
         if isinstance(node, ast.Import):
@@ -188,7 +188,7 @@ NAMED = {
     ("envmatrix.matrix.model", "local"), ("envmatrix.results.run", "here"), ("envmatrix.matrix.parse", "slurm"),
     ("envmatrix.trials.new_run_options", "here"),
     ("envmatrix.cli.reproduce", "here"), ("envmatrix.api.packs", "here"), ("envmatrix.api.runs", "here"),
-    ("envmatrix.api.environments", "local"), ("envmatrix.api.images", "local"),
+    ("envmatrix.api.environment_exec_and_export", "local"), ("envmatrix.api.images", "local"),
     ("envmatrix.trials.feasibility", "slurm"),  # whose srun a level may name
     ("envmatrix.build.images.labels", "ssh"), ("envmatrix.trials.user_program.command_line_check", "ssh"),
 }  # fmt: skip

@@ -58,7 +58,7 @@ def carry_out(tmp_path, monkeypatch, no_orphans):
 def test_each_environment_has_one_look_after_the_blocks_and_no_control_has_one(carry_out):
     plan = make_plan(NAMES, max_blocks=6, target=0.001, budget_s=1e9)
     found = carry_out(plan)
-    assert [look.arm for look in found.folder.looks(plan)] == LOOKED
+    assert [look.arm for look in found.folder.steady_state_runs(plan)] == LOOKED
     assert [slot.look_s for slot in found.now] == [FULL_RUN_S] * 3
     assert found.ended.outcomes == {"ok": 24}, "looks are no trials of a block"
     assert "3 steady-state runs" in found.said[0]
@@ -106,7 +106,7 @@ def test_a_half_written_look_is_made_again(carry_out):
     text = found.folder.looks_file.read_bytes()
     found.folder.looks_file.write_bytes(text[:-20])
     assert [slot.arm.name for slot in carry_out(plan).now] == LOOKED[-1:]
-    assert len(list(found.folder.looks(plan))) == 3
+    assert len(list(found.folder.steady_state_runs(plan))) == 3
 
 
 def test_what_broke_in_the_blocks_is_not_looked_at(carry_out):
@@ -138,7 +138,7 @@ def test_a_line_that_is_no_look_of_this_run_is_refused_by_its_place(carry_out):
     file = carry_out(plan).folder.looks_file
     file.write_text(file.read_text().replace('"environment":"fast"', '"environment":"other"'))
     with pytest.raises(StoreError, match="no other:cnn@local") as error:
-        list(RunFolder(file.parent).looks(plan))
+        list(RunFolder(file.parent).steady_state_runs(plan))
     assert str(error.value.where).endswith("looks.jsonl:2")
 
 

@@ -14,7 +14,7 @@ from envmatrix.report.headline import control_doubt
 from envmatrix.report.report_data import summarise_measurements
 from envmatrix.results import trial_of
 from envmatrix.runner.budget_check import FirstBlockCheck, budget_too_short_text
-from envmatrix.runner.running_estimate import blocks_until
+from envmatrix.runner.running_estimate import total_blocks_for_width
 from envmatrix.stats.comparisons.result import ArmComparison
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.measurements import fold_trials
@@ -40,7 +40,7 @@ def test_a_hopeless_noise_is_told_with_how_long_it_would_take_and_no_command(tmp
     )  # fmt: skip
     assert found, said
     result = Result(tmp_path / "run")
-    wanted = max(blocks_until(one, 0.03) or 0 for one in result.effects if not one.is_control)
+    wanted = max(total_blocks_for_width(one, 0.03) or 0 for one in result.effects if not one.is_control)
     took_s = progress_and_result._elapsed_and_blocks(result)[0]
     hours = int(found[1]) * (24 if found[2] == "days" else 1)
     assert hours == pytest.approx(took_s * wanted / 6 / 3600, rel=0.05), "as long as trials took so far"

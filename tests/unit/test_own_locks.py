@@ -5,7 +5,7 @@ from __future__ import annotations
 from envmatrix.__main__ import main
 from envmatrix.api.matrix_and_run_lookup import load_matrix
 from envmatrix.build.lockfile import PinnedPackage
-from envmatrix.build.locks import Locks
+from envmatrix.build.package_locks import Locks
 from envmatrix.system import resource_paths
 from envmatrix.trials.images import build_places
 

@@ -9,7 +9,7 @@ import pytest
 
 from envmatrix.block.program_folder import MAX_COPIED_BYTES
 from envmatrix.engines.base import Job, Limits, Mounts
-from envmatrix.engines.docker import allow_writes
+from envmatrix.engines.docker import give_work_folder_to_user
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import MetricSource, Workload
 from envmatrix.trials.feasibility import check_program_exists
@@ -175,7 +175,7 @@ def test_in_docker_the_containers_user_may_write_to_the_copies_but_is_given_noth
     monkeypatch.setattr("os.getuid", lambda: 0)
     monkeypatch.setattr("pathlib.Path.stat", lambda path, **more: SimpleNamespace(st_uid=0, st_mode=0o40755))
     monkeypatch.setattr("os.chown", lambda path, *ids, follow_symlinks: given.append((path.name, ids, follow_symlinks)))
-    allow_writes(tmp_path / "work", "9:9", made_here=False)
+    give_work_folder_to_user(tmp_path / "work", "9:9", made_here=False)
     assert given == [("work", (9, 9), False)]
-    allow_writes(tmp_path / "work", "9:9", made_here=True)
+    give_work_folder_to_user(tmp_path / "work", "9:9", made_here=True)
     assert sorted(name for name, *_ in given[1:]) == ["data", "log.txt", "out", "work"]

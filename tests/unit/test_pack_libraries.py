@@ -12,7 +12,7 @@ from envmatrix.build.cache import Cache, json_digest
 from envmatrix.build.images.definitions import LIBRARIES
 from envmatrix.build.libraries import LibraryBuilder
 from envmatrix.build.lockfile import Lock, PinnedPackage, Section, parse_lock
-from envmatrix.build.locks import Locks
+from envmatrix.build.package_locks import Locks
 from envmatrix.build.python import wheelhouse
 from envmatrix.build.python.interpreters import find_python_cached
 from envmatrix.build.python.wheelhouse import Wheelhouse
@@ -41,7 +41,7 @@ def made(tmp_path, monkeypatch):
     pin = PinnedPackage("toy", "1.0", hashlib.sha256(wheel.read_bytes()).hexdigest())
     locks = Locks(tmp_path / "locks", Cache(tmp_path / "cache"))
     locks.folder.mkdir()
-    file = locks.wheels_file(find_python_cached(locks.cache, None))
+    file = locks.library_wheels_file(find_python_cached(locks.cache, None))
     file.write_text(Lock(file, (Section("library", "toy", "toy==1.0", (pin,)),)).text())
     content = wheel.read_bytes()
     Wheelhouse(locks.cache).add(wheel, pin)
@@ -92,7 +92,7 @@ def test_a_library_that_this_machine_took_from_elsewhere_is_named(made, tmp_path
 def test_a_lock_that_was_made_in_the_cache_is_packed_with_the_projects_own(made, tmp_path):
     locks, pin, _ = made
     python = find_python_cached(locks.cache, None)
-    committed = locks.wheels_file(python)
+    committed = locks.library_wheels_file(python)
     digest = json_digest("library", "toy", "toy==1.0")[:12]
     cached = locks.cache.root / "locks" / f"{committed.stem}.{digest}.txt"
     cached.parent.mkdir(parents=True)

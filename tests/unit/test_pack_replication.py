@@ -22,7 +22,7 @@ from envmatrix.runner.reproduction.reproduced_effects import (
     image_differences,
     run_differences,
 )
-from envmatrix.stats.comparisons.replication import answer_of, compare_effects, difference_interval
+from envmatrix.stats.comparisons.replication import answer_of, compare_effects, effect_ratio_interval
 from envmatrix.stats.effect_estimation import Analysis, estimate
 from envmatrix.stats.effects import LEVEL, Effect, Flag
 from envmatrix.stats.measurements import fold_trials
@@ -91,9 +91,9 @@ def test_what_short_runs_cannot_know_stands_below_the_answer(tmp_path):
 
 
 def test_the_interval_of_two_effects_holds_with_slow_trials_and_without():
-    low, high = difference_interval(effect(1.2, usual=1.3), effect(1.2))
-    plain = difference_interval(effect(1.2), effect(1.2))
-    assert (low, high) == pytest.approx((difference_interval(effect(1.3), effect(1.2))[0], plain[1]))
+    low, high = effect_ratio_interval(effect(1.2, usual=1.3), effect(1.2))
+    plain = effect_ratio_interval(effect(1.2), effect(1.2))
+    assert (low, high) == pytest.approx((effect_ratio_interval(effect(1.3), effect(1.2))[0], plain[1]))
 
 
 def test_an_effect_of_an_environment_that_fails_more_is_not_reproduced_nor_not():
@@ -116,12 +116,12 @@ def test_what_a_pack_says_cannot_steer_the_terminal():
 
 def test_a_missing_interval_never_becomes_a_claim():
     assert answer_of(None, None, 0.05) == "undecided"
-    assert difference_interval(effect(1.2, blocks=1), effect(1.2)) is None
+    assert effect_ratio_interval(effect(1.2, blocks=1), effect(1.2)) is None
 
 
 def test_swapping_the_two_runs_inverts_the_interval():
-    low, high = difference_interval(effect(1.3, 0.05, 7), effect(1.1, 0.02, 12))
-    assert difference_interval(effect(1.1, 0.02, 12), effect(1.3, 0.05, 7)) == pytest.approx((1 / high, 1 / low))
+    low, high = effect_ratio_interval(effect(1.3, 0.05, 7), effect(1.1, 0.02, 12))
+    assert effect_ratio_interval(effect(1.1, 0.02, 12), effect(1.3, 0.05, 7)) == pytest.approx((1 / high, 1 / low))
 
 
 def test_identical_effects_are_called_different_no_more_often_than_promised():
@@ -132,7 +132,7 @@ def test_identical_effects_are_called_different_no_more_often_than_promised():
         for blocks, noise in ((8, 0.02), (12, 0.05)):
             logs = chance.normal(0.2, noise, blocks)
             pair.append(effect(math.exp(logs.mean()), float(logs.std(ddof=1)), blocks))
-        low, high = difference_interval(*pair)
+        low, high = effect_ratio_interval(*pair)
         wrong += low > 1 or high < 1
     assert wrong / 2000 == pytest.approx(1 - LEVEL, abs=0.012)
 

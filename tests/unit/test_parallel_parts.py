@@ -158,7 +158,7 @@ def test_the_check_against_one_process_catches_half_a_gradient_and_a_shard_twice
     from bench import feeds, models, steps, timing
     from bench.device_and_rank import Place
     from bench.devices import Cpu
-    from bench.parallel import equality
+    from bench.parallel import one_process_comparison
 
     chosen = options(verify_steps=4, batch_size=16, autocast=autocast)
     samples, place = Random(torch), Place(Cpu())
@@ -175,13 +175,16 @@ def test_the_check_against_one_process_catches_half_a_gradient_and_a_shard_twice
         timing.drive(steps.Trainer(model, model, optimizer, chosen, place), loop)
         return loop.end().losses
 
-    reference, allowed = equality.one_process_losses(samples, chosen, 1), equality.tolerance(chosen, "cpu")
-    assert equality.compare(losses(None), reference, allowed)["steps"] == 4
+    reference, allowed = (
+        one_process_comparison.one_process_losses(samples, chosen, 1),
+        one_process_comparison.tolerance(chosen, "cpu"),
+    )
+    assert one_process_comparison.check_losses_equal(losses(None), reference, allowed)["steps"] == 4
     for mistake in ("half a gradient", "a shard twice"):
         with pytest.raises(RunError, match="not equal to one process"):
-            equality.compare(losses(mistake), reference, allowed)
+            one_process_comparison.check_losses_equal(losses(mistake), reference, allowed)
     with pytest.raises(RunError, match="not equal to one process"):
-        equality.compare([float("nan")] * 4, reference, 1.0)
+        one_process_comparison.check_losses_equal([float("nan")] * 4, reference, 1.0)
 
 
 def doubled(rows):
@@ -266,14 +269,14 @@ def test_shares_of_unequal_size_have_the_gradients_of_the_whole_batch(accumulati
 
 def test_batch_norm_is_named_as_what_makes_shares_unequal():
     torch = pytest.importorskip("torch")
-    from bench.parallel import equality
+    from bench.parallel import one_process_comparison
 
     model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2))
-    equality.check_comparable(model, options(parallel="ddp"))
-    equality.check_comparable(model, options(verify_steps=1))
+    one_process_comparison.check_comparable(model, options(parallel="ddp"))
+    one_process_comparison.check_comparable(model, options(verify_steps=1))
     for shared in ({"parallel": "ddp"}, {"accumulation": 2}):
         with pytest.raises(BenchError, match="BatchNorm2d sees its share"):
-            equality.check_comparable(model, options(verify_steps=1, **shared))
+            one_process_comparison.check_comparable(model, options(verify_steps=1, **shared))
 
 
 VERBOSE = """\

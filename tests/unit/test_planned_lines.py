@@ -21,7 +21,7 @@ from envmatrix.runner import loop as runner
 from envmatrix.stats.comparisons.between_runs import compare_runs
 from envmatrix.stats.comparisons.within_run import compare_environments
 from envmatrix.stats.measurements import fold_trials, read_measurements
-from envmatrix.stats.stopping.missing_and_surplus_trials import missing_slots
+from envmatrix.stats.stopping.plan_deviations import skipped_slots
 from envmatrix.trials import orphans
 from tests.synthetic import Machine, copied, make_plan, make_trials, write_run
 from tests.unit.test_runner import Watcher
@@ -132,7 +132,7 @@ def test_a_trial_whose_line_was_wrong_runs_again_even_when_the_budget_is_spent(t
     assert said[1] == "1 trial of earlier blocks has no line: running again"
     assert ended.outcomes == {"ok": 20}
     assert "budget" in ended.why
-    assert not list(missing_slots(plan, read_measurements(folder, plan)))
+    assert not list(skipped_slots(plan, read_measurements(folder, plan)))
 
 
 def without(folder, *gone):
@@ -150,7 +150,7 @@ def test_trials_that_lack_among_those_that_ran_are_told(folder, gone):
     (said,) = [caution for caution in summarise(folder).cautions if caution.kind is WarningKind.MISSING]
     assert said.text.startswith(f"{len(gone)} trial")
     assert f"{gone[0]} first" in said.text
-    assert [slot.trial for slot in missing_slots(PLAN, read_measurements(folder, PLAN))] == gone
+    assert [slot.trial for slot in skipped_slots(PLAN, read_measurements(folder, PLAN))] == gone
 
 
 def test_a_comparison_tells_of_trials_that_lack_too(folder):
@@ -187,13 +187,13 @@ def test_a_block_that_could_not_have_been_reached_is_told(tmp_path):
 def test_a_run_that_was_interrupted_lacks_nothing(tmp_path):
     trials = list(make_trials(PLAN, MACHINE, 8))
     for many in range(len(trials)):
-        assert not list(missing_slots(PLAN, fold_trials(PLAN, trials[:many])))
+        assert not list(skipped_slots(PLAN, fold_trials(PLAN, trials[:many])))
 
 
 def test_an_arm_that_left_the_race_lacks_nothing_and_one_that_came_back_is_told(tmp_path):
     plan = replace(make_plan(("fast", "slow"), max_blocks=12, race=True), target=0.001, budget_s=1e9)
     left = [t for t in make_trials(plan, Machine({"slow": 0.4}), 10) if t.environment != "slow" or t.block < 6]
-    assert not list(missing_slots(plan, fold_trials(plan, left)))
+    assert not list(skipped_slots(plan, fold_trials(plan, left)))
     folder = write_run(tmp_path / "run", plan, Machine({"slow": 0.4}), 10)
     (told,) = [caution for caution in summarise(folder).cautions if caution.kind is WarningKind.AFTER_LEAVING]
     assert (told.subject, told.text[:30]) == ("slow:cnn@local", "4 trials (block 6 first) ran a")

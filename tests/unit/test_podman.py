@@ -21,7 +21,7 @@ from envmatrix.engines.docker import DockerEngine, _container_user, container_co
 from envmatrix.engines.docker_client import podman_host
 from envmatrix.engines.podman import PodmanEngine
 from envmatrix.errors import EngineError
-from envmatrix.launchers import doctor_software
+from envmatrix.launchers import software_checks
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm
 from envmatrix.plan.environment import Environment, Image
@@ -129,7 +129,7 @@ def test_storage_that_copies_whole_images_is_told_before_it_is_waited_for(
         use_client(monkeypatch, Driver=driver)
         said: list[str] = []
         engine.prepare(Image("mine"), (), said.append)
-        findings = list(doctor_software.podman(Path("/")))
+        findings = list(software_checks.check_podman(Path("/")))
         assert [finding.found for finding in findings] == [line.splitlines()[0] for line in said]
         assert bool(said) == told
     assert "copies the whole image" in said[0]

@@ -37,7 +37,7 @@ CALLERS = {
 
 
 def test_values_of_others_variables_are_never_written():
-    said = recorded_variables.to_record(CALLERS)
+    said = recorded_variables.recorded_texts(CALLERS)
     assert "hunter2" not in str(said)
     assert list(said) == list(CALLERS)
     assert {name: said[name] for name in list(CALLERS)[-4:]} == {name: CALLERS[name] for name in list(CALLERS)[-4:]}
@@ -85,7 +85,7 @@ def test_what_an_environment_sets_is_written_and_held_against_it():
     mine = make_environment("mine", variables={"MINE": "1", "OMP_NUM_THREADS": "2", "MY_TOKEN": "t", "GONE": None})
     inside = execution.environment_variables(mine)
     assert inside["BENCH_VARIABLES"] == "MINE,MY_TOKEN"
-    said = recorded_variables.to_record(inside)
+    said = recorded_variables.recorded_texts(inside)
     assert (said["MINE"], said["MY_TOKEN"]) == ("1", "(hidden)")
     evidence = Evidence.model_validate({"variables": said})
     assert contradicting_variables(mine.variables, evidence) == []
@@ -98,7 +98,7 @@ def test_what_an_environment_sets_is_written_and_held_against_it():
 
 def test_a_value_that_a_program_was_not_told_to_write_is_neither_proven_nor_contradicted():
     mine = make_environment("a", preload=(), variables={"MINE": "1", "GONE": None})
-    untold = recorded_variables.to_record({"MINE": "1"})
+    untold = recorded_variables.recorded_texts({"MINE": "1"})
     proof = verify_evidence(mine, Evidence.model_validate({"variables": untold}))
     assert (proof.wrong, proof.unproven) == ((), ("MINE was set in the process, but its value was not recorded",))
     assert verify_evidence(mine, Evidence.model_validate({"variables": {**untold, "GONE": "(set)"}})).wrong

@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.api.user_program import program_benchmark
+from envmatrix.api.user_program import matrix_for_program
 from envmatrix.api.user_program.program_options import ProgramRequest
 from envmatrix.errors import InputError
-from envmatrix.trials.user_program.command_line_check import check_command_line, unwrap_command, with_absolute_script
+from envmatrix.trials.user_program.command_line_check import (
+    check_command_line,
+    program_label,
+    unwrap_command,
+    with_absolute_script_if_outside,
+)
 from envmatrix.trials.user_program.preliminary_run import find_program
 
 
@@ -27,7 +32,7 @@ from envmatrix.trials.user_program.preliminary_run import find_program
     ],
 )
 def test_a_program_is_called_as_its_script_or_module_is(words, called):
-    assert program_benchmark._program_label(shlex.split(words)) == called
+    assert program_label(shlex.split(words)) == called
 
 
 @pytest.mark.parametrize(
@@ -45,7 +50,7 @@ def test_a_script_in_a_folder_above_is_named_by_its_absolute_path(tmp_path, monk
         (tmp_path / name).touch()
     (tmp_path / "exp").mkdir()
     monkeypatch.chdir(tmp_path / "exp")
-    assert " ".join(with_absolute_script(tuple(words.split()))) == wanted.format(up=tmp_path)
+    assert " ".join(with_absolute_script_if_outside(tuple(words.split()))) == wanted.format(up=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +174,7 @@ def test_a_shells_own_time_is_left_out(tmp_path, monkeypatch):
 )
 def test_work_that_no_trial_would_do_is_refused_by_bench_and_by_init(words, said, remedy):
     request = ProgramRequest(words)
-    for act in (request.program, lambda: program_benchmark.draft_matrix(request, None, Path("matrix.yaml"), print)):
+    for act in (request.program, lambda: matrix_for_program.draft_matrix(request, None, Path("matrix.yaml"), print)):
         with pytest.raises(InputError) as told:
             act()
         assert said in told.value.message

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.api.user_program.program_options import ProgramPlace, ProgramRequest, check_place, make_place, passable
+from envmatrix.api.user_program.program_options import (
+    ProgramPlace,
+    ProgramRequest,
+    check_place,
+    make_place,
+    without_secrets_and_host_paths,
+)
 from envmatrix.errors import EngineError, EnvmatrixError, InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.parse import parse
@@ -117,9 +123,13 @@ def test_the_python_of_an_image_need_not_be_on_this_machine() -> None:
 
 def test_a_container_gets_no_search_path_of_this_machine_and_a_job_no_secret() -> None:
     names = ["HF_TOKEN", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "PATH"]
-    assert passable(names, IN_IMAGE) == ["HF_TOKEN", "OMP_NUM_THREADS"]
-    assert passable(names, ProgramPlace(launcher="slurm")) == ["LD_LIBRARY_PATH", "OMP_NUM_THREADS", "PATH"]
-    assert passable(names, ProgramPlace()) == names
+    assert without_secrets_and_host_paths(names, IN_IMAGE) == ["HF_TOKEN", "OMP_NUM_THREADS"]
+    assert without_secrets_and_host_paths(names, ProgramPlace(launcher="slurm")) == [
+        "LD_LIBRARY_PATH",
+        "OMP_NUM_THREADS",
+        "PATH",
+    ]
+    assert without_secrets_and_host_paths(names, ProgramPlace()) == names
 
 
 def test_the_folders_that_a_program_names_are_mounted_and_none_of_the_systems(

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from envmatrix.api.environments import best_export_lines
+from envmatrix.api.environment_exec_and_export import best_export_lines
 from envmatrix.matrix import load
 from envmatrix.matrix.model import factorial_cells
 from envmatrix.plan import make_arms, shown_name

@@ -12,7 +12,7 @@ from rich.console import Console
 from envmatrix.matrix.model import Workload
 from envmatrix.results import trial_of
 from envmatrix.runner.progress import BarProgress, LineProgress
-from envmatrix.runner.running_estimate import blocks_until, decision_forecast
+from envmatrix.runner.running_estimate import decision_forecast, total_blocks_for_width
 from envmatrix.system.progress import Heartbeat
 from envmatrix.trials.user_program import hooks
 from tests.synthetic import make_plan
@@ -53,7 +53,7 @@ def test_what_is_open_is_told_with_the_block_at_which_it_will_be_known_once_a_cl
     estimate = SimpleNamespace(
         early_headline=lambda: "still open: book",
         headline=lambda: "none ahead so far",
-        outlook=lambda ends: f"known by then ({ends:.0f})",
+        decision_forecast=lambda ends: f"known by then ({ends:.0f})",
     )
     progress = LineProgress(EXPERIMENT, quiet=False, tell=said.append)
     progress.block_ended(PLAN.min_blocks - 2, estimate, 60.0, 2.0)
@@ -72,10 +72,10 @@ def effect(name, half_width, blocks=6):
 
 
 def test_twice_the_width_takes_somewhat_fewer_than_four_times_the_blocks():
-    assert blocks_until(effect("a", 0.04, 20), 0.02) == 72  # t(19) is 2.093, t(71) 1.994
-    assert blocks_until(effect("a", 0.02, 20), 0.02) == 20
-    assert blocks_until(effect("a", 0.0201, 20), 0.02) == 21
-    assert blocks_until(effect("a", None), 0.02) is None
+    assert total_blocks_for_width(effect("a", 0.04, 20), 0.02) == 72  # t(19) is 2.093, t(71) 1.994
+    assert total_blocks_for_width(effect("a", 0.02, 20), 0.02) == 20
+    assert total_blocks_for_width(effect("a", 0.0201, 20), 0.02) == 21
+    assert total_blocks_for_width(effect("a", None), 0.02) is None
 
 
 def test_the_outlook_names_what_is_known_first_and_nothing_that_is_known_already():

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.evidence import program_from_outside, programs, tree
+from bench.evidence import program_from_outside, tree, working_programs
 from envmatrix.evidence import notices
 from envmatrix.evidence.record import read_evidence
 from envmatrix.trials.execution import recorded_packages_variable
@@ -201,7 +201,7 @@ def test_what_was_read_before_the_loader_had_mapped_anything_is_no_contradiction
     ended.look(pid, 0.0)  # it still exists, but has released everything
     os.waitpid(pid, 0)
     for program in (met, ended):
-        seen = read_evidence(programs._program_evidence(program))
+        seen = read_evidence(working_programs._program_evidence(program))
         said = verify_evidence(environment([library], {"malloc": "libmemusage"}, {"A": "1"}), seen)
         assert said.wrong == ()
         assert any("its libraries could not be read" in text for text in said.unproven)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.number_parser import converted, fields, of_label, plain, unit_of, words
+from bench.number_parser import converted, fields, label_names_speed, redraws_as_lines, unit_of, words
 
 SEPARATORS = st.sampled_from([",", "_", "'", " ", "\u2009", "\u202f", "\u00a0"])
 FORMS = st.sampled_from(
@@ -18,7 +18,7 @@ FORMS = st.sampled_from(
 
 
 def speed(line):
-    (found,) = [one for one in fields(line) if of_label(words(one.label))]
+    (found,) = [one for one in fields(line) if label_names_speed(words(one.label))]
     assert not found.unclear
     return found.value
 
@@ -93,4 +93,4 @@ def test_units_that_do_not_go_together_are_refused(line, wanted):
 
 
 def test_a_line_that_is_drawn_again_is_lines_without_colours():
-    assert plain("\x1b[31ma\x1b[0m\r\nb 1/2\rb 2/2\x1b[K\nc\x08\x08d") == "a\nb 1/2\nb 2/2\nc\nd"
+    assert redraws_as_lines("\x1b[31ma\x1b[0m\r\nb 1/2\rb 2/2\x1b[K\nc\x08\x08d") == "a\nb 1/2\nb 2/2\nc\nd"

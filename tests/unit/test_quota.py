@@ -2,7 +2,7 @@
 
 import pytest
 
-from envmatrix.api.doctor import check_cpu_quota, tightest_quota
+from envmatrix.api.machine_checks import check_cpu_quota, tightest_quota
 from envmatrix.evidence.effective_settings import settled
 from envmatrix.evidence.record import read_evidence
 from envmatrix.matrix import load

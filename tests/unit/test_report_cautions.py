@@ -20,7 +20,7 @@ from envmatrix.report.report_data import summarise_measurements
 from envmatrix.report.warning import WarningKind
 from envmatrix.results import NodeCheck
 from envmatrix.stats.measurements import fold_trials
-from envmatrix.stats.text_facts import ArmFacts
+from envmatrix.stats.trial_text_counts import ArmFacts
 from tests.synthetic import HOST, Machine, make_environment, make_plan, make_run, make_trials, write_run
 
 PLAN = make_plan(("fast",))

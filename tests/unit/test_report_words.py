@@ -28,12 +28,12 @@ from envmatrix.report.report_data import summarise_measurements
 from envmatrix.report.tables.columns import columns_of
 from envmatrix.report.warning import RunWarning, WarningKind, one_per_cause
 from envmatrix.runner.reproduction.reproduced_effects import compare_reproduction
+from envmatrix.stats.best_environment import Choice
 from envmatrix.stats.comparisons.within_run import compare_environments
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.metrics import MEMORY, METRICS, THROUGHPUT, VALUE
 from envmatrix.stats.nodes import NodeReport, NodeRow
 from envmatrix.stats.quality.slow_trials import SlowTrials
-from envmatrix.stats.selection import Choice
 from envmatrix.stats.stopping.racing import next_arms
 from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
 from tests.unit.test_report_attributed import factorial

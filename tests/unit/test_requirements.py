@@ -8,7 +8,7 @@ from envmatrix.build.python.venvs import BasePython
 from envmatrix.errors import InputError, Where
 from envmatrix.matrix import load
 from envmatrix.matrix.parse import MatrixError, parse
-from envmatrix.matrix.requirements import expand_requirements
+from envmatrix.matrix.pip_requirements_files import expand_requirements
 
 MATRIX = """version: 2
 factors:

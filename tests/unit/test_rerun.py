@@ -14,7 +14,7 @@ import pytest
 import envmatrix
 from envmatrix.__main__ import main
 from envmatrix.api.matrix_and_run_lookup import run_matrix_path
-from envmatrix.api.reruns import begin_rerun
+from envmatrix.api.paired_reruns import begin_rerun
 from envmatrix.api.runs import reopen_run
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.base import Prepared

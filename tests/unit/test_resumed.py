@@ -24,9 +24,9 @@ from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder
 from envmatrix.runner.loop import RunEnding
 from envmatrix.stats.measurements import fold_trials
-from envmatrix.trials.changes_made_by_resume import apply_resume_changes
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.new_run_options import NewRun
+from envmatrix.trials.resume_overrides import apply_resume_changes
 from envmatrix.version import __version__
 from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
 

@@ -20,7 +20,7 @@ from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm, Slot
 from envmatrix.results import RunFolder, trial_of
 from envmatrix.results.anonymize import read_anonymizer
-from envmatrix.system.shared_files import PAUSES_S
+from envmatrix.system.reading_with_retries import PAUSES_S
 from envmatrix.trials.execution import load_record
 from envmatrix.trials.images import load_supplied_images
 from envmatrix.trials.user_program.file_digests import changed_file_texts, program_files
@@ -84,7 +84,7 @@ def test_an_end_that_cannot_be_read_for_a_moment_is_read_again(block, failing, n
 @pytest.mark.parametrize("number", PASSING)
 def test_an_end_that_cannot_be_read_at_all_stops_the_run_names_it_and_stays(block, failing, slept, number):
     failing("t1/end", number, times=10**6)
-    for read in (block.end, block.set_aside):
+    for read in (block.end, block.set_aside_if_damaged):
         with pytest.raises(StoreError, match="t1/end") as caught:
             read("t1")
         assert "envmatrix resume" in caught.value.remedy

@@ -16,9 +16,9 @@ from envmatrix.launchers.block_files import BlockFolder
 from envmatrix.launchers.block_start import copy_package
 from envmatrix.launchers.pending_block import PendingBlock
 from envmatrix.launchers.slurm.client import SlurmClient, queued_job, read_queue
+from envmatrix.launchers.slurm.job_state import explain_loss, job_of
 from envmatrix.launchers.slurm.launcher import SlurmLauncher
-from envmatrix.launchers.slurm.pending_block import explain_loss, job_of
-from envmatrix.launchers.slurm.script import BlockJob, array_script, block_script
+from envmatrix.launchers.slurm.script import BlockJob, block_array_script, block_script
 from envmatrix.matrix import Slurm
 from envmatrix.plan import Arm, Slot
 from envmatrix.results import RunFolder
@@ -45,13 +45,13 @@ def job(folder, block, **more):
 
 
 def test_jobs_that_ask_for_the_same_are_tasks_of_one_array_and_others_are_not(tmp_path):
-    text = array_script(job(tmp_path, 3))
+    text = block_array_script(job(tmp_path, 3))
     assert "#SBATCH --job-name=envmatrix-0-b\n#SBATCH --comment=envmatrix-run-a-b\n" in text
-    assert array_script(job(tmp_path, 12)) == text
-    assert array_script(job(tmp_path, 3, node="n1")) != text
-    assert array_script(job(tmp_path, 3, avoid=("n1",))) != text
+    assert block_array_script(job(tmp_path, 12)) == text
+    assert block_array_script(job(tmp_path, 3, node="n1")) != text
+    assert block_array_script(job(tmp_path, 3, avoid=("n1",))) != text
     later = job(tmp_path, 3)
-    assert array_script(replace(later, order=replace(later.order, attempt=2))) != text
+    assert block_array_script(replace(later, order=replace(later.order, attempt=2))) != text
 
 
 def run_task(folder, script, block):
@@ -68,11 +68,11 @@ def test_a_task_runs_the_script_of_its_block_and_calls_itself_as_slurm_does(tmp_
         made = replace(job(folder, block), package=copy_package(folder))
         files.order(1).write_text(made.order.text())
         files.script(1).write_text(block_script(made))
-    assert run_task(folder, array_script(made), 12).returncode == 0
+    assert run_task(folder, block_array_script(made), 12).returncode == 0
     assert files.begun(1).job == "70_12"
     assert (files.path / "b0012-p000" / "log").read_text() == "ran\n"
     assert BlockFolder(folder / "b0000").begun(1) is None
-    assert run_task(folder, array_script(made), 5).returncode == 66, "it does not see its block"
+    assert run_task(folder, block_array_script(made), 5).returncode == 66, "it does not see its block"
 
 
 def test_a_task_is_found_by_the_name_of_its_block():
@@ -141,7 +141,7 @@ def test_blocks_that_are_ready_are_one_submission_with_a_log_each(launcher, tmp_
     (line,) = (tmp_path / "bin" / "sbatch.said").read_text().splitlines()
     script = tmp_path / "b0001" / "array-1.sh"
     assert shlex.split(line) == ["--parsable", "--array=1,2,12", f"--output={tmp_path}/b%4a/slurm-1.log", str(script)]
-    assert script.read_text() == array_script(job(tmp_path, 1))
+    assert script.read_text() == block_array_script(job(tmp_path, 1))
 
 
 def test_if_slurm_takes_no_array_each_block_is_a_job_and_that_is_told_once(launcher, tmp_path, monkeypatch):

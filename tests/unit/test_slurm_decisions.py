@@ -23,8 +23,8 @@ from envmatrix.launchers.slurm.client import (
     read_nodes,
     read_queue,
 )
+from envmatrix.launchers.slurm.job_state import clock_offset, explain_loss, held_by_somebody, not_started
 from envmatrix.launchers.slurm.launcher import SlurmLauncher
-from envmatrix.launchers.slurm.pending_block import clock_offset, explain_loss, held_by_somebody, not_started
 from envmatrix.matrix.model import Workload
 from envmatrix.results import RunFolder, trial_of
 from envmatrix.system.process import Exit
@@ -222,10 +222,10 @@ def test_a_damaged_end_is_no_end_and_the_trial_runs_again(tmp_path, change):
     (tmp_path / "t1" / "end").write_text("{half")
     assert files.end("t1") is None
     assert (tmp_path / "t1").exists()  # reading changes nothing
-    aside = files.set_aside("t1")
+    aside = files.set_aside_if_damaged("t1")
     assert (aside / "end").read_text() == "{half"
     assert not (tmp_path / "t1").exists()
-    assert files.set_aside("t1") is None
+    assert files.set_aside_if_damaged("t1") is None
 
 
 def test_a_trial_whose_line_was_set_aside_is_not_passed_over_as_done_by_the_next_job(tmp_path):

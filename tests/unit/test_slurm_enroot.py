@@ -7,9 +7,9 @@ import pytest
 
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared
 from envmatrix.engines.catalog import find_engine
-from envmatrix.engines.enroot import container_name, squashfs_partition, start_argv
+from envmatrix.engines.enroot import container_name, squashfs_partition_number, start_argv
 from envmatrix.errors import EngineError, InputError
-from envmatrix.launchers.slurm.training_script import training_script
+from envmatrix.launchers.slurm.training_script_export import training_script
 from envmatrix.plan.environment import Environment, Image
 
 LISTING = """\
@@ -50,9 +50,9 @@ def test_a_folder_that_its_fstab_cannot_name_is_refused(folder):
 
 
 def test_the_squashfs_is_found_in_a_sif_and_nothing_is_made_up():
-    assert squashfs_partition(LISTING) == "4"
-    assert squashfs_partition(LISTING.replace("Squashfs", "Ext3")) is None
-    assert squashfs_partition("") is None
+    assert squashfs_partition_number(LISTING) == "4"
+    assert squashfs_partition_number(LISTING.replace("Squashfs", "Ext3")) is None
+    assert squashfs_partition_number("") is None
     assert container_name("/a") != container_name("/b")
 
 

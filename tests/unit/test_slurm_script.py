@@ -357,7 +357,7 @@ def test_a_trial_that_was_collected_is_not_repeated_by_a_job_that_starts_again(s
 
 
 def test_a_job_that_must_be_alone_waits_for_another_one_even_if_that_is_killed():
-    code = "from envmatrix.block.job_output_files import lock_host as f; import time\n"
+    code = "from envmatrix.block.result_file_writer import lock_host as f; import time\n"
     code += "with f(lambda said: print(said, flush=True)): print('alone', flush=True); time.sleep(60)"
     first, second = (
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(2)

@@ -8,7 +8,7 @@ import pytest
 
 from envmatrix.block import memory
 from envmatrix.matrix.model import Design
-from envmatrix.stats import selection
+from envmatrix.stats import best_environment
 from envmatrix.stats.attribution import contrasts
 from envmatrix.stats.effects import (
     ALL_ANALYSES_LEVEL,
@@ -16,7 +16,7 @@ from envmatrix.stats.effects import (
     FIRST_ANALYSIS_SHARE,
     LEVEL,
     ONE_SIDED_SHARE,
-    two_sided_level,
+    level_of_one_sided_bounds,
 )
 from envmatrix.stats.inference import standard_errors
 from envmatrix.stats.inference.change_points import FALSE_ALARM_RATE, MIN_RUNS, MIN_SEGMENT_LENGTH, fewest_runs
@@ -54,7 +54,7 @@ MINUTES = standard_errors.LEAST_PHASES * standard_errors.PHASE_S / 60
         (
             "error-control",
             f"that is {100 * (1 - (1 - LEVEL) * ONE_SIDED_SHARE):.2f} % for each bound, which makes them the ends of a "
-            f"{100 * two_sided_level(LEVEL):.2f} % interval",
+            f"{100 * level_of_one_sided_bounds(LEVEL):.2f} % interval",
         ),
         ("error-control", f"1 - (n1/n)^2 / {1 / (1 - FIRST_ANALYSIS_SHARE):.0f}"),
         (
@@ -88,7 +88,7 @@ MINUTES = standard_errors.LEAST_PHASES * standard_errors.PHASE_S / 60
             f"Levels alike to {100 * detection.TOLERANCE:.0f} % are one, and the last one must have lasted a third",
         ),
         ("steady-state", f"{detection._PENALTY:.0f} log n times"),
-        ("choosing", f"in {selection._HALVES} random halves of the blocks"),
+        ("choosing", f"in {best_environment._HALVES} random halves of the blocks"),
         ("choosing", f"(at most {racing._MAX_DECISIONS} looks)"),
         (
             "choosing",

@@ -82,7 +82,7 @@ def test_a_contrast_is_one_number_a_block_with_its_own_noise(copies):
     found = contrasts(cells)
     widths = []
     for contrast in found:
-        each = weights_of(cells, dict(contrast.levels)) @ cells.gains.measured
+        each = weights_of(cells, dict(contrast.levels)) @ cells.gains.with_all_trials
         low, high = np.log([contrast.estimate.low, contrast.estimate.high])
         widths.append((high - low) / 2 / stats.sem(each))
         assert (low + high) / 2 == pytest.approx(each.mean())

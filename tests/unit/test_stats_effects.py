@@ -15,7 +15,7 @@ from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm
 from envmatrix.results import Trial
 from envmatrix.stats.effect_estimation import estimate
-from envmatrix.stats.effects import LEVEL, Flag, draw_conclusion, two_sided_level, verdict_of
+from envmatrix.stats.effects import LEVEL, Flag, draw_conclusion, level_of_one_sided_bounds, verdict_of
 from envmatrix.stats.inference.maxt import adjusted_p, critical_value, moderated_errors, null_maxima
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.metrics import MEMORY, THROUGHPUT
@@ -186,7 +186,7 @@ def test_verdicts_follow_interval_and_margin(low, high, verdict):
 
 
 def test_an_arm_is_the_same_by_two_one_sided_tests():
-    reach, near = (critical_value(8, 3, 2, level=level) for level in (LEVEL, two_sided_level(LEVEL)))
+    reach, near = (critical_value(8, 3, 2, level=level) for level in (LEVEL, level_of_one_sided_bounds(LEVEL)))
     error = math.log1p(0.03) / math.sqrt(reach * near)
     found = draw_conclusion(0.0, error, 8, 3, 2, LEVEL, 0.03)
     assert (found.low < 1 / 1.03 < found.one_sided[0], found.verdict) == (True, "same")

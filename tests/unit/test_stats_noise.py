@@ -23,7 +23,7 @@ from envmatrix.stats.effect_estimation import between, estimate, invert_effect
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.inference import standard_errors
 from envmatrix.stats.inference.maxt import critical_value, student_quantile
-from envmatrix.stats.inference.standard_errors import apart, format_span, short_run_note, too_short
+from envmatrix.stats.inference.standard_errors import block_gaps, format_span, slow_phases_note, too_short
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.pairing import summarise_pairs
 from envmatrix.stats.quality.slow_trials import SlowTrials, find_slow_trials
@@ -194,7 +194,7 @@ def test_one_normal_population_is_hardly_ever_taken_for_two_and_two_are_found():
 
 
 def test_the_share_of_slow_processes_has_its_exact_interval():
-    assert SlowTrials(1, 10, 0.2).share == pytest.approx((0.0025, 0.4450), abs=1e-4)
+    assert SlowTrials(1, 10, 0.2).share_interval == pytest.approx((0.0025, 0.4450), abs=1e-4)
     assert str(SlowTrials(4, 10, 0.25)) == "4 of 10 trials are 25% slower"
 
 
@@ -225,14 +225,14 @@ def test_in_a_short_run_slow_phases_that_stand_out_widen_the_interval_and_nothin
     begins = np.arange(36) * 10.0
     noise = chance.normal(0, 0.037, (4000, 36))
     usual = noise.std(axis=1, ddof=1) / 6
-    quiet = summarise_pairs(noise, apart(begins))
+    quiet = summarise_pairs(noise, block_gaps(begins))
     untouched = quiet.units == 36
     assert quiet.error[untouched] == pytest.approx(usual[untouched])
     assert (quiet.error[~untouched] > usual[~untouched]).all()
     assert 0.75 < untouched.mean() < 0.85
     by_phases, own = in_phases(4000, begins, 40.0, chance)
     slowed_now = noise + by_phases
-    found = summarise_pairs(slowed_now, apart(begins))
+    found = summarise_pairs(slowed_now, block_gaps(begins))
     reach = np.array([student_quantile(int(units), (1 + LEVEL) / 2) for units in found.units]) * found.error
     assert (np.abs(found.mean) <= reach).mean() > 0.92
     assert (np.abs(found.mean - own) <= reach).mean() > 0.97
@@ -243,7 +243,7 @@ def test_in_a_short_run_slow_phases_that_stand_out_widen_the_interval_and_nothin
 @pytest.mark.parametrize(("blocks", "tested"), [(6, False), (8, False), (9, True)])
 def test_so_few_blocks_that_hardly_more_than_chance_stands_out_have_students_error(blocks, tested):
     noise = np.random.default_rng(6).normal(0, 0.037, (2000, blocks))
-    found = summarise_pairs(noise, apart(np.arange(blocks) * 41.0))
+    found = summarise_pairs(noise, block_gaps(np.arange(blocks) * 41.0))
     assert (found.units < blocks).mean() == pytest.approx(0.1 if tested else 0.0, abs=0.02)
 
 
@@ -252,7 +252,7 @@ def test_a_short_run_covers_its_own_mean_and_one_of_12_minutes_that_of_all_time(
     chance = np.random.default_rng(5)
     begins = np.arange(0.0, minutes * 60.0, 10.0)
     by_phases, own = in_phases(20_000, begins, 60.0, chance)
-    found = summarise_pairs(by_phases + chance.normal(0, 0.037, by_phases.shape), apart(begins))
+    found = summarise_pairs(by_phases + chance.normal(0, 0.037, by_phases.shape), block_gaps(begins))
     reach = np.array([student_quantile(int(units), (1 + LEVEL) / 2) for units in found.units]) * found.error
     assert (np.abs(found.mean - own) > reach).mean() < 0.01
     assert ((np.abs(found.mean) > reach).mean() < 0.053) == (minutes == 12)
@@ -302,19 +302,19 @@ def test_a_long_run_holds_for_all_phases_of_a_minute_and_for_its_own_of_longer_o
     """From 12 minutes on, phases of 300 s make 17 to 24 % of intervals miss the long-run mean: reports promise less."""
     begins, runs, chance = np.arange(0.0, 720.0, 38.0), 1500, np.random.default_rng(5)
     slowed, own = in_phases(runs, begins, mean_s, chance)
-    numbers = summarise_pairs(chance.normal(0.0, 0.03 * np.sqrt(1.5), slowed.shape) + slowed, apart(begins))
+    numbers = summarise_pairs(chance.normal(0.0, 0.03 * np.sqrt(1.5), slowed.shape) + slowed, block_gaps(begins))
     reach = numbers.error * np.array([critical_value(int(units), 1, 2, level=LEVEL) for units in numbers.units])
     missed, missed_own = (np.mean(np.abs(numbers.mean - true) > reach) for true in (0.0, own))
     assert (missed <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / runs)) is np.bool_(of_all_time)
     assert missed_own < 0.05
-    assert "other runs may have ratios outside these intervals" in short_run_note(apart(begins))
+    assert "other runs may have ratios outside these intervals" in slow_phases_note(block_gaps(begins))
 
 
 def test_times_that_are_not_known_count_as_independent_and_a_pause_counts_once():
-    assert apart(np.array([0.0, 70.0, np.nan, 150.0, 9000.0, 9070.0])).tolist() == [0.5, 1.0, 1.0, 1.0, 0.5, 0.5]
-    assert not too_short(apart(np.array([0.0, 140.0, 280.0])))
-    assert too_short(apart(np.arange(10) * 30.0))
-    nearly = apart(np.arange(21) * 33.2)
+    assert block_gaps(np.array([0.0, 70.0, np.nan, 150.0, 9000.0, 9070.0])).tolist() == [0.5, 1.0, 1.0, 1.0, 0.5, 0.5]
+    assert not too_short(block_gaps(np.array([0.0, 140.0, 280.0])))
+    assert too_short(block_gaps(np.arange(10) * 30.0))
+    nearly = block_gaps(np.arange(21) * 33.2)
     assert (too_short(nearly), format_span(nearly)) == (True, "11 minutes"), "11.6, and 12 are wanted"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from envmatrix.stats.effects import LEVEL, two_sided_level
+from envmatrix.stats.effects import LEVEL, level_of_one_sided_bounds
 from envmatrix.stats.inference.maxt import critical_value, student_quantile
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.pairing import Views, families
@@ -71,7 +71,7 @@ def test_an_early_verdict_is_by_own_errors_alone():
 def test_what_an_early_look_can_end_is_what_the_docs_say(blocks):
     """For 8 arms with a log-ratio sd of 7 %: half-widths at the end, that of 'same' early, and a rival's lead."""
     share, sd = error_share(PLAN, blocks), 0.07 / blocks**0.5
-    levels = (LEVEL, 1 - (1 - LEVEL) * 0.8, two_sided_level(1 - 0.01 * share))
+    levels = (LEVEL, 1 - (1 - LEVEL) * 0.8, level_of_one_sided_bounds(1 - 0.01 * share))
     reaches = [critical_value(blocks, 8, 2, level=level, own=at == 2) for at, level in enumerate(levels)]
     reaches.append(student_quantile(blocks, 1 - 0.05 * (1 - BEST_SET_SHARE) * share / 8))
     row = " | ".join(f"{100 * np.expm1(reach * sd):.1f} %" for reach in reaches)

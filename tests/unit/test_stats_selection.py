@@ -22,11 +22,16 @@ from envmatrix.report.headline import correction
 from envmatrix.report.report_data import summarise, summarise_measurements
 from envmatrix.report.tables.columns import columns_of
 from envmatrix.runner.running_estimate import RunningEstimate
-from envmatrix.stats import selection
+from envmatrix.stats import best_environment
+from envmatrix.stats.best_environment import (
+    Candidates,
+    cross_fitted_gain,
+    recommended_row_and_best_set,
+    selection_corrected_gain,
+)
 from envmatrix.stats.effect_estimation import estimate
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.pairing import Views
-from envmatrix.stats.selection import Candidates, cross_fitted_gain, recommend_candidate, selection_corrected_gain
 from envmatrix.stats.stopping.racing import BEST_SET_SHARE, Race, StoppedArm
 from tests.synthetic import Machine, make_environment, make_plan, make_run, make_trials, write_run
 from validation.simulated_choice import choice, simple
@@ -218,7 +223,7 @@ def test_a_clear_winner_keeps_its_gain_and_missing_pairs_are_passed_over():
     assert cross_fitted_gain(differences, np.zeros(3, np.int64), 0.03) == pytest.approx(
         np.nanmean(differences[0]), abs=0.003
     )
-    chosen, within, gain = recommend_candidate(
+    chosen, within, gain = recommended_row_and_best_set(
         Candidates(Views((differences,)), np.array([0.28, -0.1, -0.3]), np.array([True, False, False]), [(1,)] * 3), 2
     )
     assert (chosen, within.tolist()) == (0, [True, False, False])
@@ -285,18 +290,18 @@ def candidates(means, noise=0.01, blocks=20, *, settings=None, faster=None, seed
 
 def test_of_equally_simple_ones_the_fastest_is_recommended():
     among = candidates([0.2, 0.202, 0.199])
-    chosen, within, _ = recommend_candidate(among, 2)
+    chosen, within, _ = recommended_row_and_best_set(among, 2)
     assert within.all()
-    assert chosen == among.differences.measured.mean(axis=1).argmax()
+    assert chosen == among.differences.with_all_trials.mean(axis=1).argmax()
 
 
 def test_a_simple_one_that_measured_5_percent_slower_is_not_recommended_though_nothing_is_surely_better():
     """A measured gain is not given up only because nothing is significantly better."""
     noisy = candidates([0.1, 0.15], 0.06, blocks=8, settings=[(1,), (3,)], seed=3)
-    assert recommend_candidate(noisy, 1)[1].all()
-    assert recommend_candidate(noisy, 1)[0] == 1
+    assert recommended_row_and_best_set(noisy, 1)[1].all()
+    assert recommended_row_and_best_set(noisy, 1)[0] == 1
     near = candidates([0.13, 0.15], 0.001, blocks=8, settings=[(1,), (3,)])
-    assert recommend_candidate(near, 1)[0] == 0 or not recommend_candidate(near, 1)[1][0]
+    assert recommended_row_and_best_set(near, 1)[0] == 0 or not recommended_row_and_best_set(near, 1)[1][0]
 
 
 def test_what_the_simple_one_may_cost_is_said_beside_it(tmp_path):
@@ -323,29 +328,29 @@ def test_on_average_the_recommended_one_gives_away_less_than_the_margin(case):
 
 
 def test_a_simple_one_that_another_is_surely_better_than_is_not_recommended():
-    chosen, within, _ = recommend_candidate(candidates([0.05, 0.3], settings=[(1,), (2,)]), 1)
+    chosen, within, _ = recommended_row_and_best_set(candidates([0.05, 0.3], settings=[(1,), (2,)]), 1)
     assert (chosen, within.tolist()) == (1, [False, True])
 
 
 def test_what_one_that_is_not_shown_to_be_faster_is_surely_better_than_is_recommended_and_in_no_best_set():
-    chosen, within, _ = recommend_candidate(candidates([0.05, 0.3], faster=[True, False]), 1)
+    chosen, within, _ = recommended_row_and_best_set(candidates([0.05, 0.3], faster=[True, False]), 1)
     assert (chosen, within.tolist()) == (0, [False, True]), "these can be told apart"
 
 
 def test_only_equally_simple_ones_take_something_off_a_gain():
     among = candidates([0.2, 0.2, 0.2], 0.02, settings=[(1,), (2,), (2,)])
-    raw = among.differences.measured[0].mean()
-    assert recommend_candidate(among, 2)[2] == pytest.approx(raw, abs=5e-4)
+    raw = among.differences.with_all_trials[0].mean()
+    assert recommended_row_and_best_set(among, 2)[2] == pytest.approx(raw, abs=5e-4)
     equals = candidates([0.2, 0.2, 0.2], 0.02)
-    assert recommend_candidate(equals, 2)[2] < equals.differences.measured.mean(axis=1).max() - 1e-3
+    assert recommended_row_and_best_set(equals, 2)[2] < equals.differences.with_all_trials.mean(axis=1).max() - 1e-3
 
 
 def test_a_told_gain_lies_between_the_lower_bound_and_the_mean():
     for seed in range(30):
         alone = candidates([0.05], 0.03, seed=seed)
-        assert alone.low[0] <= recommend_candidate(alone, 1)[2] <= alone.differences.measured.mean()
-    hardly = replace(alone, low=alone.differences.measured.mean(axis=1) - 1e-6)
-    assert recommend_candidate(hardly, 1)[2] >= hardly.low[0]
+        assert alone.low[0] <= recommended_row_and_best_set(alone, 1)[2] <= alone.differences.with_all_trials.mean()
+    hardly = replace(alone, low=alone.differences.with_all_trials.mean(axis=1) - 1e-6)
+    assert recommended_row_and_best_set(hardly, 1)[2] >= hardly.low[0]
 
 
 def test_the_best_set_stands_with_the_fastest_first_and_who_left_a_race_is_not_in_it(monkeypatch):
@@ -357,15 +362,15 @@ def test_the_best_set_stands_with_the_fastest_first_and_who_left_a_race_is_not_i
     arms = [arm for arm in plan.arms if arm.reference and not arm.is_control]
     tests = []
     monkeypatch.setattr(
-        selection,
-        "recommend_candidate",
-        lambda among, number: tests.append(number) or recommend_candidate(among, number),
+        best_environment,
+        "recommended_row_and_best_set",
+        lambda among, number: tests.append(number) or recommended_row_and_best_set(among, number),
     )
-    whole = selection.choose_best_set(found, measured, arms, {})
+    whole = best_environment.choose_best_set(found, measured, arms, {})
     ratios = [found.find(arm).ratio for arm in whole.best_set]
     assert len(ratios) == 4
     assert ratios == sorted(ratios, reverse=True)
     left = Race((), (StoppedArm(whole.best_set[0], 6, "same as the reference", 0.99),))
-    raced = selection.choose_best_set(replace(found, race=left), measured, arms, {})
+    raced = best_environment.choose_best_set(replace(found, race=left), measured, arms, {})
     assert set(raced.best_set) == set(whole.best_set[1:])
     assert tests[1] / tests[0] == pytest.approx(4 / BEST_SET_SHARE / 3), "a race may err at each of its looks"

@@ -10,7 +10,7 @@ import re
 import numpy as np
 import pytest
 
-from envmatrix.api import run_results
+from envmatrix.api import run_reports
 from envmatrix.errors import InputError
 from envmatrix.evidence.record import StepThread, read_record
 from envmatrix.report.explanation import _share_text, any_covers_all_threads, line_of, reasons_of, tree_of
@@ -50,8 +50,8 @@ def test_a_cost_is_found_in_its_part_and_in_no_other(tmp_path, part, added):
 
 def test_parts_add_up_to_the_whole_in_every_block_and_in_the_mean(tmp_path):
     found = why(run_of(tmp_path / "run", {"other": {"kernel": -2.0, "blocked": 6.0}}), "other").parts
-    whole = found.of("whole")
-    assert np.allclose(sum(found.of(name) for name in PARTS), whole, rtol=1e-12)
+    whole = found.block_differences("whole")
+    assert np.allclose(sum(found.block_differences(name) for name in PARTS), whole, rtol=1e-12)
     assert sum(part.change.mean for part in found.parts) == pytest.approx(found.whole.mean)
     assert found.blocks == 8
     before, after = found.means("whole")
@@ -63,7 +63,7 @@ def test_the_whole_is_the_difference_of_the_step_times_of_the_table(tmp_path):
     rates = summary.measured.table["samples_per_s"]
     step = dict(zip(summary.measured.arms, 64 / rates, strict=True))
     reference = (step["baseline:cnn@local"] + step["control:cnn@local"]) / 2
-    assert why(summary, "other").parts.of("whole") == pytest.approx(step["other:cnn@local"] - reference)
+    assert why(summary, "other").parts.block_differences("whole") == pytest.approx(step["other:cnn@local"] - reference)
 
 
 def test_faults_are_priced_and_what_they_leave_is_told(tmp_path):
@@ -80,13 +80,13 @@ def test_faults_are_priced_and_what_they_leave_is_told(tmp_path):
 
 def test_of_two_copies_nothing_is_explained_and_it_is_said_why(tmp_path):
     run_of(tmp_path / "run", {"other": {}}, noise=0.05)
-    found, silent = run_results.explain(tmp_path / "run")
+    found, silent = run_reports.explain(tmp_path / "run")
     assert found == []
     assert silent == {"other:cnn@local": "undecided: no clear difference, so nothing to explain"}
     with pytest.raises(InputError, match="compares no environment 'othr'"):
-        run_results.explain(tmp_path / "run", "othr")
+        run_reports.explain(tmp_path / "run", "othr")
     with pytest.raises(InputError) as refused:
-        run_results.explain(tmp_path / "run", "control")
+        run_reports.explain(tmp_path / "run", "control")
     assert refused.value.remedy == "known: other"
 
 
@@ -99,7 +99,7 @@ def test_of_two_copies_nothing_is_explained_and_it_is_said_why(tmp_path):
 )
 def test_a_difference_without_a_verdict_is_not_called_unclear(tmp_path, blocks, more, reason):
     run_of(tmp_path / "run", {"other": {"kernel": 6.0}}, blocks=blocks, noise=0.004, **more)
-    found, silent = run_results.explain(tmp_path / "run")
+    found, silent = run_reports.explain(tmp_path / "run")
     assert found == []
     assert silent["other:cnn@local"].startswith(f"undecided: {reason}")
 
@@ -194,7 +194,7 @@ def test_a_record_that_counts_no_thread_is_no_error(tmp_path, thread):
     assert read_record(document).step_thread in (None, StepThread())
     summary = run_of(tmp_path / "run", {"other": {"user": 9.0}}, change=lambda *_: thread)
     assert why(summary, "other") is None
-    assert run_results.explain(tmp_path / "run")[1] == {
+    assert run_reports.explain(tmp_path / "run")[1] == {
         "other:cnn@local": "its records do not split the time of a step into parts"
     }
 
@@ -235,14 +235,14 @@ def test_every_report_has_the_parts(tmp_path):
 
 def test_compare_explains_two_environments_of_one_run(tmp_path):
     summary = run_of(tmp_path / "run", {"fast": {"kernel": -2.0}, "slow": {"user": 5.0}}, noise=0.004)
-    (table,) = run_results.compare(tmp_path / "run", environments="baseline,slow").items
+    (table,) = run_reports.compare(tmp_path / "run", environments="baseline,slow").items
     assert table.why.parts.whole == why(summary, "slow").parts.whole
-    (pair,) = run_results.compare(tmp_path / "run", environments="slow,fast").items
+    (pair,) = run_reports.compare(tmp_path / "run", environments="slow,fast").items
     user = pair.why.parts.part("user").change
     assert user.low <= -5.0 / 1e3 <= user.high < 0
-    told = run_results.compare(tmp_path / "run", environments="slow,fast").to_json()["comparisons"][0]["why"]
+    told = run_reports.compare(tmp_path / "run", environments="slow,fast").to_json()["comparisons"][0]["why"]
     assert told["reference"] == "slow:cnn@local"
-    (same,) = run_results.compare(tmp_path / "run", environments="baseline,control").items
+    (same,) = run_reports.compare(tmp_path / "run", environments="baseline,control").items
     assert same.why is None
 
 
@@ -255,7 +255,7 @@ def two_versions(folder, change, days=DAYS):
         all_of_them = {**cost, "user": day + cost.get("user", 0.0)}
         changes = dict.fromkeys(("baseline", "control", "other"), all_of_them)
         run_of(folder / f"run-{number}", changes, noise=0.004, seed=number)
-    return run_results.compare(folder / "run-0", folder / f"run-{len(days)}")
+    return run_reports.compare(folder / "run-0", folder / f"run-{len(days)}")
 
 
 def test_the_difference_between_runs_has_parts_that_add_up_and_intervals_with_the_variation_of_days(tmp_path):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envmatrix.errors import StoreError
-from envmatrix.results import Change, RunFolder, trial_of, write_named, write_whole
+from envmatrix.results import Change, RunFolder, trial_of, write_user_path, write_whole
 from envmatrix.system import atomic_files
 from envmatrix.system.atomic_files import append_line, retry_writes
 from envmatrix.system.progress import silent
@@ -315,9 +315,9 @@ def test_where_a_person_said_a_link_stays_one_and_a_pipe_a_pipe(tmp_path):
     real, link, pipe = tmp_path / "real", tmp_path / "link", tmp_path / "pipe"
     link.symlink_to(real)
     os.mkfifo(pipe)
-    write_named(link, "new")
+    write_user_path(link, "new")
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    write_named(pipe, "new")
+    write_user_path(pipe, "new")
     assert (link.is_symlink(), real.read_text()) == (True, "new")
     assert (pipe.is_fifo(), os.read(reader, 9)) == (True, b"new")
     os.close(reader)
@@ -325,7 +325,7 @@ def test_where_a_person_said_a_link_stays_one_and_a_pipe_a_pipe(tmp_path):
 
 def test_a_folder_is_no_file_to_write_to(tmp_path):
     with pytest.raises(StoreError) as caught:
-        write_named(tmp_path, "new")
+        write_user_path(tmp_path, "new")
     assert caught.value.remedy == "it is a folder: name a file"
 
 

@@ -24,7 +24,7 @@ from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.metrics import Metric, format_number
 from envmatrix.system import resource_paths
 from envmatrix.system.plugins import ExtensionError
-from envmatrix.system.topics import (
+from envmatrix.system.verdict_and_warning_terms import (
     ERRORS,
     GLOSSARY,
     OUTCOME_MARKS,

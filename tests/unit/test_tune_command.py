@@ -15,7 +15,7 @@ from envmatrix.errors import InputError
 from envmatrix.matrix.additions import replace_includes, with_only_design
 from envmatrix.matrix.parse import parse
 from envmatrix.search.loop import check_budget
-from envmatrix.search.steps import Step, spent_s
+from envmatrix.search.step_results import Step, spent_s
 from envmatrix.search.study_folder import StudyFolder
 
 MATRIX = """

@@ -12,7 +12,7 @@ from envmatrix.results import RunFolder
 from envmatrix.search.loop import RunningSearch, _step_design
 from envmatrix.search.next_trials import Proposal
 from envmatrix.search.space import Space
-from envmatrix.search.steps import Step, read_step, spent_s
+from envmatrix.search.step_results import Step, read_step, spent_s
 from envmatrix.search.study_folder import Study, StudyFolder, make_search
 from envmatrix.system.progress import silent
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, make_run, make_trials, mixed_plan, write_mixed, write_run

@@ -14,8 +14,8 @@ from envmatrix.matrix.additions import with_only_design
 from envmatrix.matrix.model import MAX_NAME_LENGTH
 from envmatrix.matrix.parse import parse
 from envmatrix.search import answer, candidate_selection
+from envmatrix.search.bayesian_regression import Terms, fit
 from envmatrix.search.candidate_selection import CellStatus
-from envmatrix.search.model import Terms, fit
 from envmatrix.search.next_trials import Batch, Budget, Proposal, Search
 from envmatrix.search.space import Space, build_space
 from envmatrix.system.resource_paths import default_matrix
@@ -68,7 +68,7 @@ def made_up(sizes, impossible=()):
 class TestTheSpace:
     def test_holds_what_requires_allows_and_equal_cells_once_the_baseline_first(self):
         found = space()
-        cells = [found.settings(row) for row in range(len(found.codes))]
+        cells = [found.levels_unlike_baseline(row) for row in range(len(found.codes))]
         assert cells[0] == {}
         assert {"affinity": "compact"} not in cells
         assert {"runtime": "intel", "affinity": "compact"} in cells
@@ -78,7 +78,7 @@ class TestTheSpace:
     def test_names_recipes_and_calls_other_cells_by_their_settings(self):
         found = space()
         row = found.named["recipe"]
-        assert found.settings(row) == {"runtime": "intel", "affinity": "compact"}
+        assert found.levels_unlike_baseline(row) == {"runtime": "intel", "affinity": "compact"}
         assert found.name(row) == "recipe"
         assert "runtime-intel+threads-two" in {found.name(row) for row in range(len(found.codes))}
 
@@ -86,9 +86,9 @@ class TestTheSpace:
         text = "version: 2\ninclude: [envmatrix:recipes, envmatrix:hugepages]\nenvironments: {baseline: {}}\n"
         text += "workloads: {own: {command: [python, x.py]}}\n"
         matrix = parse(text, default_matrix())
-        levels = {one.name: tuple(one.levels) for one in matrix.factors.values() if not one.changes_files}
+        levels = {one.name: tuple(one.levels) for one in matrix.factors.values() if not one.changes_installed_software}
         found = build_space(matrix, levels, (), "baseline", {"logical_cpus": "2", "physical_cores": "2"})
-        names = {found.name(row): found.chosen(row) for row in range(1, len(found.codes))}
+        names = {found.name(row): found.all_levels(row) for row in range(1, len(found.codes))}
         assert len(names) == len(found.codes) - 1 > 3000
         longest = {name: chosen for name, chosen in names.items() if len(name) >= MAX_NAME_LENGTH}
         assert len(longest) > 100
@@ -208,7 +208,7 @@ class TestTheChoice:
         rows = {tuple(cell): row for row, cell in enumerate(codes.tolist())}
         for row, cell in enumerate(codes.tolist()):
             fewer = [(*cell[:at], 0, *cell[at + 1 :]) for at in range(3) if cell[at]]
-            assert there.simpler_rows(row) == [rows.get(one, 0) for one in fewer]
+            assert there.rows_without_one_setting(row) == [rows.get(one, 0) for one in fewer]
 
     def test_of_equal_cells_the_one_with_the_fewest_settings_wins(self):
         codes = made_up((2, 2)).codes
@@ -246,7 +246,7 @@ class TestWhatIsProposed:
         step = Search(there).next_step([], Budget(300, 300))
         assert step is not None
         assert step.phase == "evidence"
-        met = {(factor, level) for row in step.rows for factor, level in there.settings(row).items()}
+        met = {(factor, level) for row in step.rows for factor, level in there.levels_unlike_baseline(row).items()}
         assert met == {("runtime", "intel"), ("threads", "two"), ("affinity", "compact")}
         assert there.named["recipe"] in step.rows
 
@@ -360,14 +360,14 @@ def test_the_figures_of_a_world_are_told_beside_those_of_usual_methods():
 
 def test_configurations_that_failed_for_one_reason_are_told_in_one_line(monkeypatch):
     found = space()
-    rows = [row for row in range(1, len(found.codes)) if found.settings(row).get("runtime") == "intel"]
+    rows = [row for row in range(1, len(found.codes)) if found.levels_unlike_baseline(row).get("runtime") == "intel"]
     others = [row for row in range(1, len(found.codes)) if row not in rows]
     steps = [SimpleNamespace(batch=None, reasons={**dict.fromkeys(rows, "it crashed"), others[0]: "too slow"})]
     monkeypatch.setattr(answer, "no_op_levels", lambda *_: {})
     search = SimpleNamespace(space=found, known=lambda _: SimpleNamespace(failing=()))
     assert answer._drop_reasons(search, steps) == {
         f"{len(rows)} configurations with runtime=intel": "it crashed",
-        answer.settings_text(found.settings(others[0])): "too slow",
+        answer.settings_text(found.levels_unlike_baseline(others[0])): "too slow",
     }
 
 

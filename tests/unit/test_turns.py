@@ -57,12 +57,12 @@ def gate(tmp_path):
 
 def test_a_gate_hears_whole_lines_and_says_turns(gate):
     made, folder = gate
-    assert made.left() is None
+    assert made.remaining_steps() is None
     with (folder / "ready").open("wb", buffering=0) as told:
         told.write(b"ready ")
-        assert made.left() is None
+        assert made.remaining_steps() is None
         told.write(b"30\n")
-        assert made.left() == 30
+        assert made.remaining_steps() == 30
     made.go(2, 10)
     made.end()
     with (folder / "go").open() as said:
@@ -75,7 +75,7 @@ def test_a_gate_believes_nothing_else(gate, said):
     with (folder / "ready").open("wb", buffering=0) as told:
         told.write(said)
         with pytest.raises(GateError):
-            made.left()
+            made.remaining_steps()
 
 
 # Trials that may be interleaved.
@@ -120,7 +120,7 @@ def test_what_takes_no_turns_says_why(workload, said):
 def test_of_a_run_that_has_no_copy_for_it_an_arm_without_turns_takes_all_with_it_that_are_compared():
     lone = {"a": make_environment("a", turns=False)}
     made = experiment(environments=lone)
-    assert list(interleaving_eligibility.non_interleaved_comparisons(made.run, made.engines)[0]) == [PLAN.arms[0].name]
+    assert list(interleaving_eligibility.non_interleaved_reasons(made.run, made.engines)[0]) == [PLAN.arms[0].name]
     said = []
     groups = TrialGrouper(experiment(environments=lone), said.append)
     [part] = groups.of(PLAN.block(0))

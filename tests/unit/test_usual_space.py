@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from envmatrix.api.tuning.space import make_default_space
-from envmatrix.api.user_program.program_benchmark import GeneratedMatrix, _gpu_process_count
+from envmatrix.api.user_program.matrix_for_program import GeneratedMatrix, _gpu_process_count
 from envmatrix.evidence.record import Record
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.parse import parse

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from bench import step_thread_time
+from bench import step_thread_account
 from envmatrix.api.matrix_and_run_lookup import load_matrix
 from validation import costly_program, counted_turns, why_injected, why_overhead
 
@@ -54,12 +54,12 @@ def test_the_cost_of_the_counters_is_a_ratio_with_an_interval():
 
 def test_each_turn_has_its_counters_or_not_as_chosen(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["counted_turns", "3", "01"])
-    monkeypatch.setattr(step_thread_time, "attempt_read", step_thread_time.attempt_read)
+    monkeypatch.setattr(step_thread_account, "attempt_read", step_thread_account.attempt_read)
     turns = counted_turns.Turns("none")
     seen = []
     for left in (6, 3):
         assert turns.turn(left).counted == 3
-        seen.append(step_thread_time.attempt_read() is not None)
+        seen.append(step_thread_account.attempt_read() is not None)
     assert seen == [False, True]
     assert turns.end() is None
 

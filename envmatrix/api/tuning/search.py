@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
-from envmatrix.api.atlas import known_search_effects, read_order_atlas
+from envmatrix.api.atlas import known_search_effects, read_named_or_local_atlas
 from envmatrix.api.matrix_and_run_lookup import Names, PathLike, load_matrix, matrix_of_run, parse_argument, split_names
 from envmatrix.api.runs import place_run
 from envmatrix.api.tuning.space import SearchRequest, make_default_space
-from envmatrix.api.user_program.program_benchmark import make_matrix, run_cleanup_on_failure
+from envmatrix.api.user_program.matrix_for_program import make_matrix, run_cleanup_on_failure
 from envmatrix.api.user_program.program_options import ProgramRequest, make_place
 from envmatrix.block import interrupts
 from envmatrix.durations_and_sizes import parse_duration
@@ -29,17 +29,17 @@ from envmatrix.search.next_trials import Search
 from envmatrix.search.optuna_sampler import check_sampler
 from envmatrix.search.report import answer_lines, subject_text, to_html, to_json
 from envmatrix.search.space import design_levels, select_factors
-from envmatrix.search.steps import Step, read_step
+from envmatrix.search.step_results import Step, read_step
 from envmatrix.search.study_folder import Place, Study, StudyFolder, make_search
 from envmatrix.stats.steady_state.effect import SteadyEffect
 from envmatrix.system.atomic_files import read_text, retry_writes, write_whole
 from envmatrix.system.bench_options import node_count
-from envmatrix.system.json_text import parse_json
+from envmatrix.system.json_parsing import parse_json
 from envmatrix.system.printable import html_lines
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.trials.execution import measured_export_lines
 from envmatrix.trials.experiment import find_design, reopen_experiment
-from envmatrix.trials.overrides import Overrides, select_engines
+from envmatrix.trials.overrides import Overrides, resolve_engine_names
 from envmatrix.trials.user_program.hooks import setup_and_cleanup
 from envmatrix.version import __version__
 
@@ -184,7 +184,7 @@ def tune(
     watch = partial(watch_step, quiet=False, tell=progress)
     request = SearchRequest(
         results, name, launcher, launcher_options or {}, progress=progress, budget=budget,
-        factors=split_names(factors), sampler=sampler, atlas=read_order_atlas(atlas, progress),
+        factors=split_names(factors), sampler=sampler, atlas=read_named_or_local_atlas(atlas, progress),
     )  # fmt: skip
     if isinstance(program, str):
         return finish_search(begin_design_search(program, request, engine, matrix), watch)
@@ -221,7 +221,7 @@ def begin_design_search(
             f"design {design!r} has {len(chosen.workloads)} workloads; a search finds the best environment for one",
             remedy="tune a design with one workload",
         )
-    engines = select_engines(chosen, [engine] if engine else None, request.progress)
+    engines = resolve_engine_names(chosen, [engine] if engine else None, request.progress)
     chosen = chosen.model_copy(update={"engines": engines[:1], "target": _TARGET_WIDTH, "race": False})
     chosen, place = _place_search(whole, chosen, request)
     name = f"tune-{design}-{datetime.datetime.now(datetime.timezone.utc):%Y%m%d-%H%M%S}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envmatrix.api.atlas import OrderAtlas
-from envmatrix.api.user_program.program_benchmark import GeneratedMatrix
+from envmatrix.api.user_program.matrix_for_program import GeneratedMatrix
 from envmatrix.evidence.checks import parse_claims
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.additions import replace_includes
@@ -47,6 +47,6 @@ def make_default_space(generated: GeneratedMatrix, file: Path) -> tuple[Matrix, 
             or not find_conflict(generated.own, body.env, parse_claims(body.claims), body.cpus)
         )
         for factor in matrix.factors.values()
-        if not factor.changes_files and (factor.name in _GPU_FACTORS or not generated.on_gpu)
+        if not factor.changes_installed_software and (factor.name in _GPU_FACTORS or not generated.on_gpu)
     }
     return matrix, levels

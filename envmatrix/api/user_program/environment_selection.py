@@ -53,7 +53,7 @@ def overridden_environments(template: MatrixTemplate, settings: Iterable[OwnSett
     return conflicts
 
 
-def fit_environments(
+def select_available_environments(
     starter: MatrixTemplate, trial_s: float, overrides: Overrides, progress: ProgressCallback
 ) -> tuple[MatrixTemplate, dict[str, str]]:
     """Return a template with those of its environments that fit into the time, and name -> why others are unavailable.
@@ -62,7 +62,7 @@ def fit_environments(
     all are unavailable.
     """
     usable, requested = starter.environments, tuple(overrides.environments or ())
-    arms, _ = fit_arms_to_budget(trial_s, len(requested) or len(usable), overrides)
+    arms, _ = plan_arm_count_and_seconds(trial_s, len(requested) or len(usable), overrides)
     names, matrix = requested or usable, parse(starter.text(), Path("matrix.yaml"))
     selected: tuple[str, ...] = requested
     unavailable: dict[str, str] = {}
@@ -77,7 +77,7 @@ def fit_environments(
         first, reason = next(iter(unavailable.items()))
         why = f"{first}: {reason.splitlines()[0].rstrip(':')}"
         progress(f"left out, because not available on this machine: {', '.join(unavailable)} ({why})")
-    _, budget_s = fit_arms_to_budget(trial_s, len(requested) or len(selected), overrides)
+    _, budget_s = plan_arm_count_and_seconds(trial_s, len(requested) or len(selected), overrides)
     claims_first = overrides.budget is None
     return replace(starter, environments=selected, budget_s=budget_s, claims_first=claims_first), unavailable
 
@@ -155,7 +155,7 @@ def time_text(budget_s: float, trial_s: float, arms: int, overrides: Overrides) 
     return f"{blocks} blocks of {arms} trials, or more; the first blocks will show how long that takes"
 
 
-def fit_arms_to_budget(trial_s: float, environment_count: int, overrides: Overrides) -> tuple[int, float]:
+def plan_arm_count_and_seconds(trial_s: float, environment_count: int, overrides: Overrides) -> tuple[int, float]:
     """Return how many arms (with baseline and control) and seconds to plan, enough for a verdict on each."""
     each_s = arm_time_s(trial_s, overrides)
     given_s = parse_duration(overrides.budget) if overrides.budget else None

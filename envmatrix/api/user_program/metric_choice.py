@@ -102,7 +102,7 @@ def _step_rate_metric(pattern: str, output: str, description: str) -> tuple[Metr
 
 def _regex_metric(pattern: str, output: str) -> tuple[MetricSource, str]:
     source = _make_source("--metric-regex", regex=pattern, better="higher")
-    text = bench.number_parser.plain(output)
+    text = bench.number_parser.redraws_as_lines(output)
     matches = [match for match in re.finditer(pattern, text, re.MULTILINE) if match[1] is not None]
     if not matches and is_truncated(output):
         return source, "from --metric-regex (long output: no match in the part that is kept); higher is better"
@@ -112,7 +112,9 @@ def _regex_metric(pattern: str, output: str) -> tuple[MetricSource, str]:
     begin, end = text.rfind("\n", 0, last.start(1)) + 1, text.find("\n", last.end(1))
     line = text[begin : end if end >= 0 else None]
     try:
-        field = bench.number_parser.field_at(line, last.start(1) - begin, last.end(1) - begin, literally="," in pattern)
+        field = bench.number_parser.number_around(
+            line, last.start(1) - begin, last.end(1) - begin, literally="," in pattern
+        )
     except ValueError as error:
         raise InputError(f"--metric-regex: {error}", remedy="put ( ) around one number") from None
     unit = field.unit if field.unit and field.unit.kind != "count" else None
@@ -126,7 +128,7 @@ def _regex_metric(pattern: str, output: str) -> tuple[MetricSource, str]:
 def _is_time_field(field: bench.NumberField) -> bool:
     words = bench.number_parser.words(field.label)
     match = re.search(r"\b(?:time|timing|latency|duration|dt|ms|seconds)\b", words)
-    return match is not None and not bench.number_parser.of_label(words)
+    return match is not None and not bench.number_parser.label_names_speed(words)
 
 
 def _no_match(option: str, pattern: str) -> InputError:

@@ -15,7 +15,7 @@ from envmatrix.errors import InputError, Where
 from envmatrix.launchers.catalog import DEFAULT
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.environment_files import EnvironmentFile
-from envmatrix.matrix.requirements import expand_requirements
+from envmatrix.matrix.pip_requirements_files import expand_requirements
 from envmatrix.plan.environment import Image
 from envmatrix.results.run import LauncherOptions
 from envmatrix.system.bench_options import hides_value
@@ -105,7 +105,7 @@ def check_place(matrix: Matrix, place: ProgramPlace, pass_env: Iterable[str]) ->
     place_run(matrix, design, design.engines, new_run)
 
 
-def passable(names: Iterable[str], place: ProgramPlace) -> list[str]:
+def without_secrets_and_host_paths(names: Iterable[str], place: ProgramPlace) -> list[str]:
     """Return the variables of this shell that a program may get in its place, unless you name them.
 
     A container has its own programs and libraries, and a job's files would show secrets.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envmatrix.api.matrix_and_run_lookup import PathLike
-from envmatrix.api.user_program.program_options import ProgramPlace, passable
+from envmatrix.api.user_program.program_options import ProgramPlace, without_secrets_and_host_paths
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import EnvmatrixError, SkipEnvironmentError
 from envmatrix.launchers.base import LimitsBlocks
@@ -134,7 +134,7 @@ def _workload(session: Session, command: tuple[str, ...], place: ProgramPlace, *
     program, shares_files, folder = session.workload, session.engine.shares_files, Path.cwd()
     body = {"name": _NAME, "metric": {"wall": True}, "files": ""}
     if program:
-        names = tuple(passable(program.pass_env, place))
+        names = tuple(without_secrets_and_host_paths(program.pass_env, place))
         body |= {"env": program.env, "pass_env": names, "home": program.home if shares_files else "trial"}
     if not command:
         return Workload.model_validate({**body, "command": ("python", "-c", _imports(session))})

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from envmatrix.build.cache import Cache, tool_error
 from envmatrix.build.lockfile import PinnedPackage
-from envmatrix.build.unpack import unpack_libraries
+from envmatrix.build.shared_library_extraction import unpack_libraries
 from envmatrix.errors import EngineError, Where
 from envmatrix.system.architectures import package_name, this_architecture
 from envmatrix.system.host import os_release

@@ -104,7 +104,7 @@ class Suite:
             progress(f"building a {self.name} base image with mmdebstrap")
             program, *arguments = bootstrap_argv(self.name, place / "base.tar", mirror)
             result = run(
-                [program, *expired_list_options(), *arguments],
+                [program, *options_for_old_lists(), *arguments],
                 limit_s=_BOOTSTRAP_S,
                 env={**os.environ, "SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH, "LC_ALL": "C.UTF-8"},
             )
@@ -140,7 +140,7 @@ def bootstrap_argv(suite: str, tar: Path, mirror: str) -> list[str]:
     ]  # fmt: skip
 
 
-def expired_list_options() -> list[str]:
+def options_for_old_lists() -> list[str]:
     """Return mmdebstrap's options to accept old package lists, if this machine's apt accepts them.
 
     mmdebstrap writes the setting to the base, and the hook removes it, so the base does not change.

@@ -15,7 +15,7 @@ from envmatrix.build.debian.suites import PYTHONS, Suite, dpkg_status, suite_for
 from envmatrix.build.images.definitions import LIBRARIES, VENV, recipe_digest
 from envmatrix.build.libraries import LibraryBuilder, LibraryFolders, fetch_packages
 from envmatrix.build.lockfile import PinnedPackage, Section
-from envmatrix.build.locks import Locks
+from envmatrix.build.package_locks import Locks
 from envmatrix.build.paths import BuildPaths
 from envmatrix.build.python.interpreters import python_for_wheels
 from envmatrix.build.python.source_builds import check_glibc, fetch_wheels
@@ -118,11 +118,11 @@ class BuildInputs:
         return json_digest(self.base.digest, pins, json_digest(dict(self.folders.facts)), recipe)[:24]
 
     @property
-    def python(self) -> str:
+    def python_path(self) -> str:
         """Path of the Python inside the image."""
         return f"{VENV}/bin/python3" if self.image.requirements else "/usr/bin/python3"
 
-    def libraries(self) -> dict[str, str]:
+    def library_folders_in_image(self) -> dict[str, str]:
         """Return library key -> folder inside the image."""
         return {key: f"{LIBRARIES}/{key}" for key in self.folders.folders}
 

@@ -69,7 +69,10 @@ def publisher_labels(folder: Path) -> dict[str, str]:
     """Return the source URL and revision of the git checkout that contains ``folder``; '' if there is none."""
     existing_folder = next((place for place in (folder, *folder.resolve().parents) if place.is_dir()), Path("/"))
     revision = _git_output(existing_folder, "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*")
-    return {SOURCE: public_url(_git_output(existing_folder, "remote", "get-url", "origin")), REVISION: revision}
+    return {
+        SOURCE: url_without_credentials(_git_output(existing_folder, "remote", "get-url", "origin")),
+        REVISION: revision,
+    }
 
 
 def _git_output(folder: Path, *git_arguments: str) -> str:
@@ -80,7 +83,7 @@ def _git_output(folder: Path, *git_arguments: str) -> str:
     return result.stdout.strip() if result.exit.ok else ""
 
 
-def public_url(url: str) -> str:
+def url_without_credentials(url: str) -> str:
     """Return a git URL without user, password and query; '' for anything else, such as a local folder."""
     if _SCP.match(url):
         return url

@@ -26,7 +26,7 @@ _DEFAULT_CHANNELS = ("conda-forge",)
 _DONE = TypeVar("_DONE")
 
 
-def ensure_conda_environment(cache: Cache, image: Image, progress: ProgressCallback) -> tuple[Image, dict[str, str]]:
+def ensure_conda_image(cache: Cache, image: Image, progress: ProgressCallback) -> tuple[Image, dict[str, str]]:
     """Create or reuse the conda environment of an image.
 
     Return the image with that environment's Python, and facts about its lock for run.json; the packages are listed by

@@ -42,7 +42,7 @@ class Python:
     architecture: str = ""
 
     @property
-    def platform(self) -> str:
+    def wheel_platform(self) -> str:
         """The platform of its wheels, such as linux_x86_64."""
         return self.tag.partition("-")[2]
 

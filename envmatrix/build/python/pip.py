@@ -151,12 +151,12 @@ def cached_pip(cache: Cache, python: Python) -> Pip:
     So for another architecture it is told that its machine is that one.
     """
     folder = cache.root / "tools" / f"pip-{json_digest(python.path, python.version)[:16]}"
-    cache.folder(folder, lambda place: make_pip(python, place))
+    cache.folder(folder, lambda place: make_venv_with_pip(python, place))
     start = ("-c", _PIP_ELSEWHERE, python.architecture) if python.architecture else ("-m", "pip")
     return Pip((str(folder / "bin" / "python"), *start), python.target, python.architecture)
 
 
-def make_pip(python: Python, place: Path) -> None:
+def make_venv_with_pip(python: Python, place: Path) -> None:
     """Create a venv with a pip for ``python``."""
     result = run([python.path, "-I", "-m", "venv", str(place)], limit_s=300.0)
     if not result.exit.ok:  # Debian packages ensurepip separately
@@ -222,6 +222,6 @@ def wrong_hash_error(pin: PinnedPackage, actual: str) -> EnvmatrixError:
     """Return the error for a package whose hash differs from the lock."""
     return InputError(
         f"the sha256 of {pin} does not match the lock\n  lock: {pin.sha256}\n  file: {actual}",
-        where=pin.where,
+        where=pin.place_in_lock,
         remedy="if the package was replaced on purpose, run `envmatrix lock`; otherwise do not use it",
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from envmatrix.build.cache import Cache, file_digest, json_digest, tool_error
 from envmatrix.build.python.interpreters import Python, uv_program
-from envmatrix.build.python.pip import Pip, make_pip
+from envmatrix.build.python.pip import Pip, make_venv_with_pip
 from envmatrix.build.python.wheelhouse import EnvironmentWheels, find_links_folders
 from envmatrix.durations_and_sizes import as_packages
 from envmatrix.errors import EngineError, SkipEnvironmentError
@@ -201,7 +201,7 @@ def overlay_pip(cache: Cache, python: Python, base: BasePython) -> Pip:
     folder = cache.root / "tools" / f"pip-over-{json_digest(python.path, python.version, base.folders)[:16]}"
 
     def build(place: Path) -> None:
-        make_pip(python, place)
+        make_venv_with_pip(python, place)
         argv = [str(place / "bin" / "python"), "-m", "pip", "uninstall", "--quiet", "--yes", "setuptools", "wheel"]
         run(argv, limit_s=_ASK_S)  # the venv's own copies must not count as installed
         add_package_folders(place, base.folders)

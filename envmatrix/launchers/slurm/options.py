@@ -14,7 +14,7 @@ from envmatrix.launchers.base import Ask, Launcher, LauncherKind, Option, refuse
 from envmatrix.launchers.block_orders import block_folder, group_names, make_parts, most_seconds, widest_workload
 from envmatrix.launchers.block_start import find_lines
 from envmatrix.launchers.pending_block import PendingBlock
-from envmatrix.launchers.slurm import partitions, training_script
+from envmatrix.launchers.slurm import partitions, training_script_export
 from envmatrix.launchers.slurm.client import Node, SlurmClient, nodes_host
 from envmatrix.launchers.slurm.launcher import SlurmLauncher, nodes_of_block
 from envmatrix.launchers.slurm.script import (
@@ -40,7 +40,7 @@ class SlurmKind(LauncherKind):
     takes_turns = True
     spans_nodes = True
     forms = ("slurm", "pyxis")
-    training_script = staticmethod(training_script.training_script)
+    training_script = staticmethod(training_script_export.training_script)
     options = (
         Option("nodes", "N", "how many nodes work at once, each on a block of its own"),
         Option("partition", "NAME", "partition (default: the cluster's)"),

@@ -85,7 +85,7 @@ def block_script(job: BlockJob) -> str:
     return "\n".join([*lines, ""])
 
 
-def array_script(job: BlockJob) -> str:
+def block_array_script(job: BlockJob) -> str:
     """Return the script of an array job whose task N runs the script of block N.
 
     Jobs with the same text may be tasks of one array. Raises InputError as ``block_script`` does.

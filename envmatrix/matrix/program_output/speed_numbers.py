@@ -230,7 +230,7 @@ def _speed_order(field: bench.NumberField, text: str, *, counts_flops: bool) -> 
     label = bench.number_parser.words(field.label)
     if bench.number_parser.is_other(label):
         return None
-    unit, says_speed = field.unit, bench.number_parser.of_label(label)
+    unit, says_speed = field.unit, bench.number_parser.label_names_speed(label)
     if (
         says_speed
         and not (unit or field.connector or _BY_DEVICE.search(label))

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from envmatrix.matrix.program_output.json_lists import group_json_entries_by_name
-from envmatrix.matrix.program_output.number_regex import OutputText, shortest_pattern
+from envmatrix.matrix.program_output.json_entry_groups import group_json_entries_by_name
+from envmatrix.matrix.program_output.regex_generation import OutputText, shortest_pattern
 from envmatrix.matrix.program_output.speed_numbers import (
     BYTES,
     SIDE_PHASE,
@@ -75,9 +75,11 @@ def throughput_candidates(output: str, wall_s: float | None = None) -> list[Thro
     Each pattern was verified on the same output; an empty pattern means that none identifies the number. ``wall_s`` is
     the program's wall time.
     """
-    lines = bench.number_parser.plain(output).split("\n")
+    lines = bench.number_parser.redraws_as_lines(output).split("\n")
     if len(lines) > sum(_HEAD_AND_TAIL_LINES):
-        lines = bench.number_parser.plain(_without_redraws(bench.number_parser.without_colours(output))).split("\n")
+        lines = bench.number_parser.redraws_as_lines(
+            _without_redraws(bench.number_parser.without_colours(output))
+        ).split("\n")
     if len(lines) > sum(_HEAD_AND_TAIL_LINES):
         lines = [*lines[: _HEAD_AND_TAIL_LINES[0]], *lines[-_HEAD_AND_TAIL_LINES[1] :]]
     text = OutputText("\n".join(lines))
@@ -270,7 +272,7 @@ def _verified_throughput(text: OutputText, group: Sequence[Reading], rank: str, 
     last, field = group[-1], group[-1].field
     unit = field.unit.text if field.unit else ""
     label = field.label.replace("\0", "N")
-    if not label or (unit and not bench.number_parser.of_label(bench.number_parser.words(label))):
+    if not label or (unit and not bench.number_parser.label_names_speed(bench.number_parser.words(label))):
         label = f"{label} {unit}".strip()
     regex, span = shortest_pattern(text, group, rank), (field.start, field.unit_end)
     yield Throughput(regex, label, field.value, last.unit, last.better, last.line, span, note)

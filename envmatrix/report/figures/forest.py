@@ -10,7 +10,7 @@ from envmatrix.report.figures import svg
 from envmatrix.report.formatting import format_bounds, format_interval, format_ratio, format_speed_up, svg_text
 from envmatrix.report.group import Group, Row
 from envmatrix.report.report_data import Summary
-from envmatrix.results.atlas import StoredEffect
+from envmatrix.results.atlas_entries import StoredEffect
 from envmatrix.stats.effects import Effect, Flag
 from envmatrix.stats.steady_state.effect import SteadyEffect
 
@@ -185,8 +185,8 @@ def forest(group: Group, name: str = "forest", layout: ForestLayout = WIDE) -> s
             descriptions.append(f"{figures}, {word(effect.verdict)}")
         if row.steady:
             drawn.append(steady_row(row.steady))
-            descriptions.append(f"{row.arm.environment} in {row.steady.seconds} {format_ratio(row.steady.ratio)}")
-            later = f"{group.steps}, and below them {row.steady.seconds}"
+            descriptions.append(f"{row.arm.environment} in {row.steady.seconds_text} {format_ratio(row.steady.ratio)}")
+            later = f"{group.steps}, and below them {row.steady.seconds_text}"
     texts = ForestTexts(
         title=f"{label[:1].upper()}{label[1:]} {group.baseline_name}: {group.workload} on {group.engine}",
         axis=f"{label} {group.baseline_name}",

@@ -25,8 +25,8 @@ def _figures(number: int, rows: Sequence[AtlasRow]) -> dict[str, Markup]:
     texts = ForestTexts(
         title=f"Each environment on each machine: {tables.table_title(rows)}",
         axis=f"ratio to {rows[0].first.reference}",
-        worse=tables.said(rows[0], "slower"),
-        better=tables.said(rows[0], "faster"),
+        worse=tables.verdict_word(rows[0], "slower"),
+        better=tables.verdict_word(rows[0], "faster"),
         second="below them, later steps" if any(row.later for row in rows) else "",
         description="; ".join(holds) or "each environment on one machine",
     )

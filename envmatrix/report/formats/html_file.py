@@ -15,16 +15,16 @@ from envmatrix.plan.environment import Environment
 from envmatrix.report.attribution import unproved_gain_note, waterfalls
 from envmatrix.report.explanation import PARTS_NOTE, line_of, reasons_of, whys
 from envmatrix.report.figures import svg
+from envmatrix.report.figures.effect_parts import part_bars
 from envmatrix.report.figures.forest import NARROW, forest
 from envmatrix.report.figures.heat_map import heat_map, heat_style
-from envmatrix.report.figures.part_bars import part_bars
 from envmatrix.report.figures.timeline import environment_colours, step_time_curve, timeline
 from envmatrix.report.formatting import format_bounds, format_count, format_decided_ratio, format_p_value, format_ratio
 from envmatrix.report.group import Group, Row, scaling_sentence, use_command
 from envmatrix.report.report_data import Summary, glossary_words
 from envmatrix.report.tables.columns import Column, Medium, columns_of
 from envmatrix.report.tables.table_model import node_table
-from envmatrix.report.tables.verified_values import evidence_table
+from envmatrix.report.tables.verified_values import differing_and_shared_evidence
 from envmatrix.stats.effects import DISQUALIFYING_FLAGS
 from envmatrix.stats.inference.maxt import LEAST_UNITS
 from envmatrix.stats.measurements import OUTCOMES
@@ -32,7 +32,7 @@ from envmatrix.stats.nodes import NODES_NOTE
 from envmatrix.stats.observed_host import observed_host
 from envmatrix.stats.quality.failures import BROKEN_OUTCOMES
 from envmatrix.system.printable import printable_line, printable_text
-from envmatrix.system.topics import TOPICS
+from envmatrix.system.verdict_and_warning_terms import TOPICS
 
 if TYPE_CHECKING:
     from jinja2 import Environment as Templates
@@ -200,7 +200,7 @@ def to_html(summary: Summary) -> str:
         symbols=SYMBOLS,
         tables=[group_table(group) for group in summary.groups],
         outcome_names=OUTCOMES,
-        evidence=evidence_table(summary),
+        evidence=differing_and_shared_evidence(summary),
         cancels=NODES_NOTE,
         parts_note=PARTS_NOTE,
         node_table=node_table,

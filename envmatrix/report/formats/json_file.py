@@ -14,11 +14,12 @@ from envmatrix.report.warning import RunWarning
 from envmatrix.stats.attribution.explanation import to_json
 from envmatrix.stats.nodes import NodeReport
 from envmatrix.stats.steady_state.startup import Start
-from envmatrix.stats.text_facts import ArmFacts
+from envmatrix.stats.trial_text_counts import ArmFacts
 from envmatrix.system.printable import printable_text
 
 SCHEMA = 1
-_SLOW = ("count", "trials", "slower", "share")
+#: The keys of an arm's slow trials, with their attributes.
+_SLOW = {"count": "count", "trials": "trials", "slower": "slower", "share": "share_interval"}
 #: Evidence with the versions of a run, for ``envmatrix history``.
 _VERSIONS = (
     "torch.version", "openmp.library", "openmp.version", "malloc.version", "blas.library", "system.kernel",
@@ -46,7 +47,7 @@ def _row_to_json(row: Row, group: Group, facts: ArmFacts, workload: Workload | N
         "median": _finite(row.median),
         "peak_rss_bytes": _finite(row.memory),
         "cv": _finite(row.cv),
-        "slow_trials": {key: getattr(row.slow, key) for key in _SLOW} if row.slow else None,
+        "slow_trials": {key: getattr(row.slow, name) for key, name in _SLOW.items()} if row.slow else None,
         **{name: _finite(getattr(effect, name, None)) for name in ("ratio", "low", "high")},
         "steady": asdict(row.steady) if row.steady else None,
         "flags": list(effect.flags) if effect else [],

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from envmatrix.report.formatting import NONE, format_bounds, format_count, format_ratio
 from envmatrix.report.tables.table_model import PlainTable
-from envmatrix.results.atlas import ProcessorFacts, StoredEffect
+from envmatrix.results.atlas_entries import ProcessorFacts, StoredEffect
 from envmatrix.stats.meta_analysis.atlas import Advice, Atlas, AtlasRow, MachineEffect, Prediction, table_identity
 from envmatrix.stats.meta_analysis.random_effects import FEWEST_MACHINES, RandomEffects
 from envmatrix.stats.metrics import METRICS, THROUGHPUT
@@ -62,7 +62,7 @@ def table_title(rows: Sequence[AtlasRow]) -> str:
     return printable_line(f"{first.workload} on {first.engine}, {first.metric}, against {reference}", 120)
 
 
-def said(row: AtlasRow, word: str) -> str:
+def verdict_word(row: AtlasRow, word: str) -> str:
     """Return 'faster' or 'slower', or the equivalent for a metric that is not a speed."""
     return METRICS.get(row.first.metric, THROUGHPUT).said(word)
 
@@ -170,7 +170,9 @@ def what_holds(row: AtlasRow) -> str:
         [machine.effect.verdict for machine in row.machines],
         [machine.effect.ratio for machine in row.machines],
     )
-    counts = [f"{said(row, word)} on {verdicts.count(word)}" for word in ("faster", "slower") if word in verdicts]
+    counts = [
+        f"{verdict_word(row, word)} on {verdicts.count(word)}" for word in ("faster", "slower") if word in verdicts
+    ]
     numbers = f"{' and '.join(counts) or 'undecided on all'} of {format_count(len(verdicts), 'machine')}"
     sentence = f"{numbers}, ratios {format_bounds(min(ratios), max(ratios))}"
     if row.later is None or not row.later.machines:

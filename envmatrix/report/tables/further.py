@@ -20,7 +20,7 @@ from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import METRICS, THROUGHPUT, Metric, show_bytes, show_rate, show_seconds
 from envmatrix.stats.primary_metric import further_metrics
 from envmatrix.stats.steady_state.startup import Start
-from envmatrix.stats.text_facts import ArmFacts
+from envmatrix.stats.trial_text_counts import ArmFacts
 
 _OWN = "Ratios above 1 are better, also for times and sizes; the intervals of one metric are simultaneous."
 _ENGINES = (
@@ -49,7 +49,7 @@ _COLUMNS: tuple[tuple[str, str, str, Callable[[float], str]], ...] = (
 
 
 def _median(measured: Measurements, arm: str, metric: str, over: str) -> float | None:
-    value = (measured.mean if metric == THROUGHPUT.name else measured.median)(arm, metric)
+    value = (measured.geometric_mean if metric == THROUGHPUT.name else measured.median)(arm, metric)
     if not over or value is None:
         return value
     divisor = measured.median(arm, over)
@@ -79,7 +79,7 @@ _METRIC_COLUMNS = (("steady state", None), ("start-up", "startup_s"), ("whole tr
 
 
 def _cell(arm: Arm, metric: Metric, analysis: Analysis, measured: Measurements) -> str:
-    mean, effect = measured.mean(arm.name, metric.name), analysis.find(arm.name, metric.name)
+    mean, effect = measured.geometric_mean(arm.name, metric.name), analysis.find(arm.name, metric.name)
     if mean is None:
         return NONE
     ratio = f"{format_ratio(effect.ratio)}, {format_interval(effect)}" if effect else "reference"
@@ -119,7 +119,7 @@ def own_table(run: Run, measured: Measurements, analysis: Analysis) -> PlainTabl
 
 
 def _own_row(arm: Arm, metric: Metric, measured: Measurements, analysis: Analysis) -> tuple[str, ...]:
-    mean, effect = measured.mean(arm.name, metric.name), analysis.find(arm.name, metric.name)
+    mean, effect = measured.geometric_mean(arm.name, metric.name), analysis.find(arm.name, metric.name)
     figures = ("1", "", "reference")
     if effect:
         figures = (format_speed_up(effect), format_interval(effect), metric.said(effect.verdict))

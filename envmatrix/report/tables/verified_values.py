@@ -7,7 +7,7 @@ from collections import Counter
 from envmatrix.plan import shown_name
 from envmatrix.report.formatting import NONE
 from envmatrix.report.report_data import Summary
-from envmatrix.stats.counted_evidence_texts import EVIDENCE
+from envmatrix.stats.evidence_texts import EVIDENCE
 
 
 def _cell(values: Counter[str] | None) -> str:
@@ -18,7 +18,7 @@ def _cell(values: Counter[str] | None) -> str:
     return ", ".join(f"{value} ({number})" for value, number in values.most_common())
 
 
-def evidence_table(summary: Summary) -> tuple[dict[str, dict[str, list[str]]], dict[str, str]]:
+def differing_and_shared_evidence(summary: Summary) -> tuple[dict[str, dict[str, list[str]]], dict[str, str]]:
     """Return path -> value -> its environments where values differ, and path -> value of what all arms share.
 
     There is one row per value, so that the width of the table does not depend on the number of arms.

@@ -24,8 +24,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 from envmatrix.build.cache import file_digest
 from envmatrix.build.debian.suites import SOURCE_DATE_EPOCH
 from envmatrix.errors import StoreError, Where, where_in
-from envmatrix.system.atomic_files import named_file, store_error
-from envmatrix.system.json_text import json_error_and_offset
+from envmatrix.system.atomic_files import open_user_path, store_error
+from envmatrix.system.json_parsing import json_error_and_offset
 from envmatrix.system.regular_files import open_regular
 from envmatrix.system.validation_messages import validation_message
 
@@ -175,7 +175,7 @@ def write_archive(path: Path, manifest: Manifest, contents: Mapping[str, Content
         head[SIGNATURE_FILE] = signature
     try:
         with (
-            named_file(path) as raw,
+            open_user_path(path) as raw,
             gzip.GzipFile("", "wb", 6, hashing_writer := _HashingWriter(raw), mtime=0) as packed,
             tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar,
         ):

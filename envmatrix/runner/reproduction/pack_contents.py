@@ -18,7 +18,7 @@ from envmatrix.build.images.definitions import LIBRARIES
 from envmatrix.build.images.file_listing import listing_file
 from envmatrix.build.libraries import LibraryBuilder
 from envmatrix.build.lockfile import Lock, PinnedPackage, Section, read_lock
-from envmatrix.build.locks import Locks
+from envmatrix.build.package_locks import Locks
 from envmatrix.build.paths import BuildPaths
 from envmatrix.build.python.interpreters import find_python_cached
 from envmatrix.build.python.wheelhouse import Wheelhouse
@@ -32,8 +32,8 @@ from envmatrix.results import Run, RunFolder
 from envmatrix.runner.reproduction.pack_archive import Content, Entry, Manifest, make_entry
 from envmatrix.runner.reproduction.pack_programs import PROGRAM_FOLDER
 from envmatrix.system.progress import ProgressCallback, silent
+from envmatrix.system.reading_with_retries import exists
 from envmatrix.system.regular_files import packed, read_bytes
-from envmatrix.system.shared_files import exists
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.images import Images
 from envmatrix.version import __version__
@@ -200,7 +200,10 @@ def _pinned_sections(library: Library, locks: Locks, progress: ProgressCallback)
     python = find_python_cached(locks.cache, None)
     try:
         sections = locks.library_locks(library, python)
-        return {locks.debian_file() if _is_debian(one) else locks.wheels_file(python): one for one in sections}
+        return {
+            locks.library_debian_file() if _is_debian(one) else locks.library_wheels_file(python): one
+            for one in sections
+        }
     except EnvmatrixError as error:
         progress(f"library {library.key}: {error.message}")
         return {}

@@ -15,7 +15,7 @@ from envmatrix.matrix import Matrix
 from envmatrix.matrix.model import Workload
 from envmatrix.results import Run
 from envmatrix.runner.reproduction.pack_archive import Content, is_safe
-from envmatrix.system.shared_files import exists, read_with_retry
+from envmatrix.system.reading_with_retries import exists, read_with_retry
 
 #: Default limit for all programs of a pack together, in bytes.
 DEFAULT_MAX_BYTES = 64 * 2**20

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from envmatrix.build.cache import Cache, file_digest, remove_tree
 from envmatrix.build.images.file_listing import store_listing
-from envmatrix.build.locks import Locks
+from envmatrix.build.package_locks import Locks
 from envmatrix.build.python.wheelhouse import Wheelhouse
 from envmatrix.engines.base import Prepared
 from envmatrix.errors import StoreError, Where

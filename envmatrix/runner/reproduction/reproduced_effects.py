@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
-from envmatrix.errors import ExitCode, first_code
+from envmatrix.errors import ExitCode, most_important_code
 from envmatrix.plan.environment import Environment
 from envmatrix.results import Run, RunFolder
 from envmatrix.stats.comparisons.replication import Replication, compare_effects
 from envmatrix.stats.comparisons.result import flag_cautions, unchecked_work_cautions
 from envmatrix.stats.effect_estimation import Analysis, estimate
 from envmatrix.stats.effects import Effect, Flag
-from envmatrix.stats.inference.standard_errors import short_run_note
+from envmatrix.stats.inference.standard_errors import slow_phases_note
 from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.observed_host import observed_host
 from envmatrix.system.host import Host
@@ -49,7 +49,7 @@ class Reproduction:
         """Return the exit code: 7 unequal work, 3 an effect not reproduced, 6 undecided (with ``fail_undecided``)."""
         answers = {item.answer for item in self.effects}
         has_other_work = any(item.second and Flag.UNEQUAL_WORK in item.second.flags for item in self.effects)
-        return first_code(
+        return most_important_code(
             ExitCode.OTHER_WORK if has_other_work else ExitCode.FINE,
             ExitCode.SOME_FAILED if "not reproduced" in answers else ExitCode.FINE,
             ExitCode.UNDECIDED if fail_undecided and "undecided" in answers else ExitCode.FINE,
@@ -202,7 +202,7 @@ def compare_reproduction(
         *evidence_differences(first.measurements, second.measurements),
     )
     effects = compare_effects(first.analysis, second.analysis, tolerance)
-    notes = [(side.run.name, short_run_note(side.measurements.apart)) for side in sides]
+    notes = [(side.run.name, slow_phases_note(side.measurements.block_gaps)) for side in sides]
     cautions = [f"{name}: {text}" for name, text in notes if text and any(item.low for item in effects)]
     cautions += [f"{side.run.name}: {text}" for side in sides for text in _effect_cautions(*side)]
     return Reproduction(first.run, second.run, differences, effects, tolerance, tuple(cautions))

@@ -14,7 +14,7 @@ from envmatrix.plan.environment import Environment
 from envmatrix.stats.array_types import Floats
 from envmatrix.stats.attribution.step_parts import Interval, Part, StepParts
 from envmatrix.stats.step_account import FIRST_HALF
-from envmatrix.stats.text_facts import ArmFacts
+from envmatrix.stats.trial_text_counts import ArmFacts
 
 #: The events that explain each part, with their labels; ``throttled_s`` is a time, summed over all threads. The time
 #: for which the first half of the steps is slower than the second one may be in any part ('').
@@ -96,7 +96,9 @@ def explained(environments: Sequence[StepParts]) -> dict[str, Explained]:
         part, cost = EVENTS[event][0], together.differences[event] * prices[event]
         times[event] = together.intervals(cost, held)
         remainders[part] = remainders.get(part, together.differences[part]) - cost
-    unexplained = {part: together.intervals(remainders[part], held) for part in together.counted if part in remainders}
+    unexplained = {
+        part: together.intervals(remainders[part], held) for part in together.counted_parts if part in remainders
+    }
 
     def cause(event: str, parts: StepParts) -> Cause:
         change, price = counts[event][parts.row], float(np.nanmedian(prices[event])) if event in prices else None
@@ -128,14 +130,14 @@ class Case:
     reference: ArmFacts
     environment: ArmFacts
 
-    def change(self, part: str) -> Interval | None:
+    def change_if_reason(self, part: str) -> Interval | None:
         """Return the change of a part if it is significant and a large share of the whole difference."""
         step_part = self.parts.part(part)
         return step_part.change if step_part and is_reason(step_part, self.parts.whole) else None
 
-    def more(self, event: str, part: str) -> bool:
+    def event_and_part_change_alike(self, event: str, part: str) -> bool:
         """Return whether events and part significantly change in the same direction."""
-        cause, change = self.explained.cause(event), self.change(part)
+        cause, change = self.explained.cause(event), self.change_if_reason(part)
         return bool(cause and change and cause.change.is_sure and cause.change.mean * change.mean > 0)
 
     def seen(self, path: str) -> tuple[str, str]:
@@ -200,9 +202,9 @@ def is_reason(part: Part, whole: Interval) -> bool:
 
 
 def _memory_returned(case: Case) -> bool:
-    if not case.more("minor_faults", "kernel"):
+    if not case.event_and_part_change_alike("minor_faults", "kernel"):
         return False
-    cause, change = case.explained.cause("minor_faults"), case.change("kernel")
+    cause, change = case.explained.cause("minor_faults"), case.change_if_reason("kernel")
     assert cause
     assert change
     if cause.time is not None:
@@ -212,12 +214,16 @@ def _memory_returned(case: Case) -> bool:
 
 def _sleeping(case: Case) -> bool:
     cause = case.explained.cause("voluntary_switches")
-    return bool(cause and case.more("voluntary_switches", "blocked") and abs(cause.change.mean) >= _SLEEPS)
+    return bool(
+        cause
+        and case.event_and_part_change_alike("voluntary_switches", "blocked")
+        and abs(cause.change.mean) >= _SLEEPS
+    )
 
 
 def _spinning(case: Case) -> bool:
     sleeps = case.seen("openmp.sleeps")[case.slower]
-    return case.more("involuntary_switches", "waiting") and sleeps == "false"
+    return case.event_and_part_change_alike("involuntary_switches", "waiting") and sleeps == "false"
 
 
 def _fewer_threads(case: Case) -> bool:
@@ -229,7 +235,7 @@ def _fewer_threads(case: Case) -> bool:
 
 def _other_compute_kernel(case: Case) -> bool:
     differs = [case.seen(path) for path in ("torch.cpu_capability", "onednn.isa", "onednn.implementation")]
-    return case.change("user") is not None and any(a and b and a != b for a, b in differs)
+    return case.change_if_reason("user") is not None and any(a and b and a != b for a, b in differs)
 
 
 def _warming_up(case: Case) -> bool:
@@ -238,7 +244,7 @@ def _warming_up(case: Case) -> bool:
 
 
 def _idle_cpus(case: Case) -> bool:
-    idle = not case.parts.together.thread and case.change("blocked") is not None
+    idle = not case.parts.together.thread and case.change_if_reason("blocked") is not None
     return idle and not _sleeping(case) and not _fewer_threads(case)
 
 
@@ -250,7 +256,7 @@ RULES = (
     Rule("threads sleep between parallel regions", _sleeping,
          "OMP_WAIT_POLICY=active, a longer KMP_BLOCKTIME, or fewer threads",
          less=("wait", "active"), more=("wait", "passive"), factors=("wait",), event="voluntary_switches"),
-    Rule("a CPU quota holds threads back", lambda case: case.more("throttled_s", "waiting"),
+    Rule("a CPU quota holds threads back", lambda case: case.event_and_part_change_alike("throttled_s", "waiting"),
          "a larger quota, or as many threads as it has CPUs", factors=("cpu-quota",), event="throttled_s"),
     Rule("threads spin while other programs need CPUs", _spinning,
          "fewer threads, or OMP_WAIT_POLICY=passive",
@@ -294,7 +300,7 @@ def _checked(
             and changed[0] in wanted
             and event_counts_change_alike(parts, case.parts, rule)
         ):
-            return Finding(rule, brings_back(parts.whole, case.parts.whole), parts)
+            return Finding(rule, reproduces_most_of_change(parts.whole, case.parts.whole), parts)
     return Finding(rule)
 
 
@@ -307,7 +313,7 @@ def event_counts_change_alike(one: StepParts, case: StepParts, rule: Rule) -> bo
     return (after - before) * (last - first) > 0
 
 
-def brings_back(one: Interval, whole: Interval) -> bool | None:
+def reproduces_most_of_change(one: Interval, whole: Interval) -> bool | None:
     """Return whether the intervention's change is significant, and at least half of the environment's.
 
     None: neither that nor the opposite is significant.

@@ -16,10 +16,10 @@ from envmatrix.stats.attribution.causes import (
     Explained,
     Finding,
     Rule,
-    brings_back,
     event_counts_change_alike,
     explained,
     findings,
+    reproduces_most_of_change,
 )
 from envmatrix.stats.attribution.step_parts import Interval, StepParts, agrees, pair_parts, step_parts
 from envmatrix.stats.effect_estimation import Analysis
@@ -79,7 +79,7 @@ def why_not(effect: Effect, parts: StepParts | None) -> str:
     if parts is None:
         return "its records do not split the time of a step into parts"
     if not parts.whole.is_sure:
-        return f"{effect.verdict}, but {parts.seen} are too few to say which part of a step changed"
+        return f"{effect.verdict}, but {parts.compared_data_text} are too few to say which part of a step changed"
     return f"{effect.verdict}, but a step is not: it does another amount of work"
 
 
@@ -256,5 +256,5 @@ def _confirmation(wanted: Wanted, parts: Mapping[str, StepParts], analysis: Anal
     if not event_counts_change_alike(other, effect, wanted.rule):
         why = f"{wanted.by} did not change the {EVENTS[wanted.rule.event][1]} here"
         return Confirmation(wanted, None, effect, other, why)
-    answer = brings_back(other.whole, effect.whole)
+    answer = reproduces_most_of_change(other.whole, effect.whole)
     return Confirmation(wanted, answer, effect, other, "its interval is too wide" if answer is None else "")

@@ -128,7 +128,7 @@ def signed_logs(
     index = [measured.arms.index(name) for name in (*arms, *controls)]
     logs = metric.sign * logs_of(measured.table[metric.name][index])
     has_reference = np.isfinite(logs[0])
-    return logs[: len(arms), has_reference], logs[len(arms) :, has_reference], measured.apart[has_reference]
+    return logs[: len(arms), has_reference], logs[len(arms) :, has_reference], measured.block_gaps[has_reference]
 
 
 def _contrast_weights(cells: Cells, tested_levels: Mapping[int, str]) -> Floats:
@@ -219,7 +219,7 @@ def _total_gain(
     effect = table.get(name)
     if effect and effect.ratio is not None:
         return Estimate(effect.ratio, effect.low, effect.high, effect.p)
-    rows = np.eye(len(gains.measured))
+    rows = np.eye(len(gains.with_all_trials))
     family = contrast_family(rows[1:], copies, level=level)
     return estimate_contrasts(gains, rows[[at]], family, needed)[0]
 
@@ -241,7 +241,7 @@ def attribute_gain(
     """
     table = table or {}
     gains = cells.gains
-    gain_summary = summarise_pairs(gains.measured)
+    gain_summary = summarise_pairs(gains.with_all_trials)
     if not gain_summary.blocks.all():
         return None
     is_barred = [name in table and not can_be_called_best(table[name]) for name in cells.names]
@@ -277,7 +277,7 @@ def cumulative_steps(
     environment is compared with ``copies`` of the baseline. A step is the difference of two environments, so the steps
     multiply to the total. Intervals of all steps are simultaneous.
     """
-    if not summarise_pairs(gains.measured).blocks.all():
+    if not summarise_pairs(gains.with_all_trials).blocks.all():
         return ()
     rows, table = np.eye(len(names)), table or {}
     weights = np.array([rows[i] - rows[i - 1] * (i > 1) for i in range(1, len(names))])

@@ -24,10 +24,10 @@ from envmatrix.stats.array_types import Bools, Floats
 from envmatrix.stats.effect_estimation import Analysis
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.inference.maxt import critical_value, moderated_errors, student_quantile
-from envmatrix.stats.inference.welch import prediction
+from envmatrix.stats.inference.welch import last_run_difference
 from envmatrix.stats.measurements import Measurements, finite_medians
 from envmatrix.stats.pairing import Family, families, mean_copies, summarise_pairs
-from envmatrix.stats.step_account import PARTS, accounts, of_thread
+from envmatrix.stats.step_account import PARTS, account_and_prices, of_thread
 
 #: Points tried on each side of a share, and the ranges they cover, in half-widths of a first estimate.
 _POINTS, _REACHES = 200, (3.0, 12.0, 48.0)
@@ -85,7 +85,7 @@ class Together:
     seen: str = ""
 
     @property
-    def counted(self) -> tuple[str, ...]:
+    def counted_parts(self) -> tuple[str, ...]:
         """The parts that were counted."""
         is_known = np.isfinite(self.differences["whole"])
         return tuple(name for name in PARTS if is_known.any() and np.isfinite(self.differences[name][is_known]).all())
@@ -94,10 +94,10 @@ class Together:
         """Return mean differences with intervals from (arms, blocks), as one of ``held`` families judged together."""
         return [
             Interval(mean, mean - reach, mean + reach) if math.isfinite(reach) else Interval(mean)
-            for mean, reach in zip(*map(np.ndarray.tolist, self.estimates(values, held)), strict=True)
+            for mean, reach in zip(*map(np.ndarray.tolist, self.means_and_half_widths(values, held)), strict=True)
         ]
 
-    def estimates(self, values: Floats, held: int, *, own: bool = False) -> tuple[Floats, Floats]:
+    def means_and_half_widths(self, values: Floats, held: int, *, own: bool = False) -> tuple[Floats, Floats]:
         """Return mean differences and half-widths of their intervals (NaN: none). ``own``: each with its own error."""
         summary = summarise_pairs(values, self.far)
         errors, is_own = summary.error, np.ones(len(values), dtype=np.bool_)
@@ -110,9 +110,9 @@ class Together:
 
     def share(self, part: Floats, whole: Floats, held: int) -> Interval | None:
         """Return the ratio of two mean differences (blocks,) with Fieller's interval; None if that is unbounded."""
-        (part_mean, mean), _ = self.estimates(np.stack([part, whole]), held, own=True)
+        (part_mean, mean), _ = self.means_and_half_widths(np.stack([part, whole]), held, own=True)
         ratio = float(part_mean / mean) if mean else 0.0
-        _, (first,) = self.estimates((part - ratio * whole)[None], held, own=True)
+        _, (first,) = self.means_and_half_widths((part - ratio * whole)[None], held, own=True)
         width = float(first / abs(mean)) if mean else np.inf
         if not np.isfinite(width):
             return None
@@ -132,7 +132,7 @@ class Together:
         """
 
         def excluded(tried: Floats) -> Bools:
-            means, reaches = self.estimates(part - tried[:, None] * whole, held, own=True)
+            means, reaches = self.means_and_half_widths(part - tried[:, None] * whole, held, own=True)
             return np.asarray(np.abs(means) > reaches)
 
         if np.isfinite(whole).sum() > _MANY_BLOCKS:
@@ -168,14 +168,14 @@ class StepParts:
     @property
     def blocks(self) -> int:
         """The number of blocks that have both."""
-        return int(np.isfinite(self.of("whole")).sum())
+        return int(np.isfinite(self.block_differences("whole")).sum())
 
     @property
-    def seen(self) -> str:
+    def compared_data_text(self) -> str:
         """What was compared, as text."""
         return self.together.seen or f"{self.blocks} blocks"
 
-    def of(self, name: str) -> Floats:
+    def block_differences(self, name: str) -> Floats:
         """Return its differences by block."""
         return np.asarray(self.together.differences[name][self.row])
 
@@ -195,7 +195,7 @@ def step_parts(analysis: Analysis, measured: Measurements) -> dict[str, StepPart
         parts.arm.name: parts
         for family in families(analysis.plan)
         if analysis.primary[family.arms[0].workload].is_speed
-        for parts in changed_parts_of(_of_family(family, measured, analysis.level))
+        for parts in step_parts_by_environment(_of_family(family, measured, analysis.level))
     }
 
 
@@ -211,13 +211,13 @@ def pair_parts(plan: Plan, old: Arm, new: Arm, measured: Measurements, level: fl
     beside = [arm for arm in plan.arms if arm.workload == new.workload and arm.engine == new.engine]
     pairs = tuple(itertools.combinations(beside, 2))[1:]
     family = Family(old.name, (old.name, *copies), (new,), tuple(block for block, _ in pairs))
-    return next(iter(changed_parts_of(_of_family(family, measured, level))), None)
+    return next(iter(step_parts_by_environment(_of_family(family, measured, level))), None)
 
 
 def _of_family(family: Family, measured: Measurements, level: float) -> Together:
     rows = [measured.arms.index(name) for name in (*family.copies, *(arm.name for arm in family.arms))]
     thread, copies = of_thread(measured.table, rows), len(family.copies)
-    account, prices = accounts(measured.table, rows, thread=thread)
+    account, prices = account_and_prices(measured.table, rows, thread=thread)
     both_sides = {name: (mean_copies(values[:copies]), values[copies:]) for name, values in account.items()}
     has_both = np.isfinite(both_sides["whole"][1] - both_sides["whole"][0])
     differences = {name: np.where(has_both, after - before, np.nan) for name, (before, after) in both_sides.items()}
@@ -225,12 +225,12 @@ def _of_family(family: Family, measured: Measurements, level: float) -> Together
     medians = {name: finite_medians(values, 0) for name, values in prices.items()}
     comparisons = max(1, int(has_both.any(axis=1).sum()) + len(family.beside))
     compared = family.reference, family.arms, differences, means, medians
-    return Together(*compared, measured.apart, thread, comparisons, copies, level)
+    return Together(*compared, measured.block_gaps, thread, comparisons, copies, level)
 
 
-def changed_parts_of(together: Together) -> list[StepParts]:
+def step_parts_by_environment(together: Together) -> list[StepParts]:
     """Return the counted parts of each environment that has at least two blocks in common with its reference."""
-    differences, counted = together.differences, together.counted
+    differences, counted = together.differences, together.counted_parts
     wholes = together.intervals(differences["whole"], 1)
     changes = {name: together.intervals(differences[name], len(counted)) for name in counted}
     return [
@@ -242,7 +242,7 @@ def changed_parts_of(together: Together) -> list[StepParts]:
 
 def _part(together: Together, row: int, name: str, change: Interval) -> Part:
     rows = (together.differences[name][row], together.differences["whole"][row])
-    return Part(name, change, together.share(*rows, len(together.counted)))
+    return Part(name, change, together.share(*rows, len(together.counted_parts)))
 
 
 def _means(values: Floats, used: Bools) -> Floats:
@@ -262,9 +262,9 @@ class OfRuns(Together):
 
     ends: tuple[int, ...] = ()
 
-    def estimates(self, values: Floats, held: int, *, own: bool = False) -> tuple[Floats, Floats]:
+    def means_and_half_widths(self, values: Floats, held: int, *, own: bool = False) -> tuple[Floats, Floats]:
         """Return the differences of the newest run from the mean of the others, and half-widths of their intervals."""
-        mean, error = prediction(*_of_runs(values, self.ends))
+        mean, error = last_run_difference(*_of_runs(values, self.ends))
         level = self.level ** (1.0 / held)
         return mean, student_quantile(len(self.ends) - 1, 1.0 - (1.0 - level) / (2 * self.comparisons)) * error
 
@@ -279,7 +279,7 @@ def unpaired_parts(
     runs = (*olds, new)
     tables = [(run.table, [run.arms.index(arm.name)]) for run in runs]
     thread = all(of_thread(*table) for table in tables)
-    run_accounts, run_prices = zip(*(accounts(*table, thread=thread) for table in tables), strict=True)
+    run_accounts, run_prices = zip(*(account_and_prices(*table, thread=thread) for table in tables), strict=True)
     values, prices = (
         {name: np.concatenate([numbers[name] for numbers in of_runs], axis=1) for name in of_runs[0]}
         for of_runs in (run_accounts, run_prices)
@@ -294,8 +294,8 @@ def unpaired_parts(
     reference, arms = f"{names[0]}:{arm.workload}@{arm.engine}", (replace(arm, environment=names[1]),)
     seen = f"with {len(olds)} older runs"
     compared = reference, arms, values, means, medians
-    together = OfRuns(*compared, new.apart, thread, comparisons, 1, level, seen, tuple(ends))
-    return next(iter(changed_parts_of(together)), None)
+    together = OfRuns(*compared, new.block_gaps, thread, comparisons, 1, level, seen, tuple(ends))
+    return next(iter(step_parts_by_environment(together)), None)
 
 
 def _of_runs(values: Floats, ends: Sequence[int]) -> tuple[Floats, Floats]:

@@ -26,10 +26,10 @@ from envmatrix.stats.inference.welch import FEWEST_RUNS, Mean, Quotient, compare
 from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.observed_host import observed_host
 from envmatrix.stats.primary_metric import primary_metrics
-from envmatrix.stats.quality.contention import Waiting, contended, cpu_waits
+from envmatrix.stats.quality.contention import Waiting, contention_bounds, cpu_waits
 from envmatrix.stats.quality.equal_work import work_differences_between_runs
 from envmatrix.stats.quality.slow_trials import describe_slow_trials
-from envmatrix.stats.steady_state.effect import continued_after_trials, steps_of_trial
+from envmatrix.stats.steady_state.effect import continued_after_trials, which_steps_text
 from envmatrix.stats.steady_state.later_speed import CHANGE, WATCHED
 from envmatrix.stats.stopping.alpha_spending import confidence_level
 
@@ -151,7 +151,7 @@ class _RunPair:
     def contended(self, arm: str) -> Contended:
         """Return the possible influence of CPU contention in either run on the ratio of an arm."""
         old, new = (waits.get(arm, Waiting()) for waits in self._waits)
-        return contended({"old": old, "new": new}, ("old",), "new")
+        return contention_bounds({"old": old, "new": new}, ("old",), "new")
 
     @cached_property
     def _beside(self) -> list[tuple[Run, Measurements]]:
@@ -171,7 +171,7 @@ class _RunPair:
 
     def mean(self, measured: Measurements, arm: Arm) -> Mean | None:
         """Return the mean log of one run, or None if it has too few trials."""
-        logs = result.arm_logs(measured, arm.name, self.metrics[arm.workload])
+        logs = result.signed_logs(measured, arm.name, self.metrics[arm.workload])
         return mean_of_logs(logs, max(run.plan.min_blocks for run in self.runs))
 
     def trial_counts(self, arm: Arm) -> tuple[int, int]:
@@ -204,13 +204,13 @@ class _RunPair:
         seconds = [float(np.nanmedian(run.of(arm.name, WATCHED))) for run in runs]
         if max(seconds) > _ALIKE * min(seconds):
             return None, f"processes{of_arm} went on for {min(seconds):.0f} to {max(seconds):.0f} s of steps{fallback}"
-        means = [_later_mean(result.arm_logs(run, arm.name, metric), run.of(arm.name, CHANGE)) for run in runs]
+        means = [_later_mean(result.signed_logs(run, arm.name, metric), run.of(arm.name, CHANGE)) for run in runs]
         *olds, new = known = [mean for mean in means if mean]
         if len(known) < len(means):
             return None, ""
         compared, until_s = self.compared(olds, new), min(seconds)
         low, high = (compared.low, compared.high) if len(olds) >= FEWEST_RUNS else (None, None)
-        trial = steps_of_trial(self.runs[1].workloads.get(arm.workload))
+        trial = which_steps_text(self.runs[1].workloads.get(arm.workload))
         verdict, status = verdict_of(low, high, self.runs[1].plan.margin), result.status_of(low, high, self.allowed)
         return SteadyComparison(compared.ratio, low, high, verdict, status, until_s / 2, until_s, trial), ""
 

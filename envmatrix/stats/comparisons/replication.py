@@ -47,7 +47,7 @@ def compare_effects(first: Analysis, second: Analysis, tolerance: float = TOLERA
 
 def _compare_effect(runs: tuple[Analysis, Analysis], first: Effect, family: int, tolerance: float) -> Replication:
     second, level = runs[1].find(first.arm), max(run.level for run in runs)
-    bounds = difference_interval(first, second, family, level) if second else None
+    bounds = effect_ratio_interval(first, second, family, level) if second else None
     low, high = bounds or (None, None)
     reasons = [_unsure_reason(run, effect) for run, effect in zip(runs, (first, second), strict=True)]
     unsure = next(filter(None, reasons), "") if bounds else ""
@@ -70,7 +70,7 @@ def _unsure_reason(run: Analysis, effect: Effect | None) -> str:
     return "more of its trials failed than of its reference" if Flag.FAILS_MORE in effect.flags else ""
 
 
-def difference_interval(
+def effect_ratio_interval(
     one: Effect, other: Effect, family: int = 1, level: float = LEVEL
 ) -> tuple[float, float] | None:
     """Return the interval of other/one as a ratio, or None if one of the two has no interval.

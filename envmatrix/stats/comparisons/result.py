@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from envmatrix.durations_and_sizes import MOST_BLOCKS, QUIET_FIRST, is_too_long_to_suggest
-from envmatrix.errors import ExitCode, InputError, first_code, suggestion
+from envmatrix.errors import ExitCode, InputError, most_important_code, suggestion
 from envmatrix.plan import Arm, shown_name
 from envmatrix.results import Run
 from envmatrix.stats.array_types import Floats
@@ -24,8 +24,8 @@ from envmatrix.stats.pairing import logs_of
 from envmatrix.stats.quality.contention import EXPLAINED, told_busy
 from envmatrix.stats.quality.equal_work import unchecked, unstable_checks
 from envmatrix.stats.quality.failures import count_broken_and_run, surely_slower
-from envmatrix.stats.stopping.missing_and_surplus_trials import missing_trials_text
-from envmatrix.stats.text_facts import ArmFacts
+from envmatrix.stats.stopping.plan_deviations import missing_trials_text
+from envmatrix.stats.trial_text_counts import ArmFacts
 from envmatrix.system.printable import html_lines
 
 Status = Literal["slower", "not slower", "other work", "cannot say"]
@@ -64,7 +64,7 @@ class SteadyComparison:
     trial: str = "first steps"
 
     @property
-    def seconds(self) -> str:
+    def seconds_text(self) -> str:
         """Which seconds of the steps these are."""
         return f"seconds {self.since_s:.0f} to {self.until_s:.0f} of its steps"
 
@@ -132,7 +132,7 @@ class ArmComparison:
     def line(self) -> str:
         """Return the result as one sentence."""
         slower, smallest, ratio = self._question, self.smallest, format_exact_ratio(self.ratio or 0.0)
-        later_text = f" ({format_exact_ratio(self.steady.ratio)} in {self.steady.seconds})" if self.steady else ""
+        later_text = f" ({format_exact_ratio(self.steady.ratio)} in {self.steady.seconds_text})" if self.steady else ""
         if self.status == "other work":
             measured = f"; measured: {ratio} times as fast" if self.ratio and not self.other else ""
             return f"{shown_name(self.name)}: no comparison: {self.new} did other work than {self.old}{measured}"
@@ -148,7 +148,7 @@ class ArmComparison:
         first, later = _interval_text(self.low, self.high, verdict), self.steady
         if later is None:
             return f"{self._opening(self.ratio)}{first}: {self._answer}"
-        opening = f"{self._opening(later.ratio)} in {later.seconds}"
+        opening = f"{self._opening(later.ratio)} in {later.seconds_text}"
         last = _interval_text(later.low, later.high, later.verdict)
         return f"{opening}{last}; {later.trial} {ratio}{first}: {self._answer}"
 
@@ -195,7 +195,7 @@ class Comparison:
         Other work always fails; ``fail_slower`` and ``fail_undecided`` select whether the other two fail.
         """
         wanted = {"other work": True, "slower": fail_slower, "cannot say": fail_undecided}
-        return first_code(*(_CODES[item.status] for item in self.items if wanted.get(item.status)))
+        return most_important_code(*(_CODES[item.status] for item in self.items if wanted.get(item.status)))
 
     def to_json(self, exit_code: ExitCode | None = None) -> dict[str, object]:
         """Return the JSON document; ``exit_code`` is that of the command (None: that of a gate)."""
@@ -315,10 +315,10 @@ def _contention_explains(item: ArmComparison, contended: Contended) -> bool:
 
 def count_trials(measured: Measurements, arm: str, metric: Metric) -> int:
     """Return how many trials of an arm have a number."""
-    return int(np.isfinite(arm_logs(measured, arm, metric)).sum())
+    return int(np.isfinite(signed_logs(measured, arm, metric)).sum())
 
 
-def arm_logs(measured: Measurements, arm: str, metric: Metric) -> Floats:
+def signed_logs(measured: Measurements, arm: str, metric: Metric) -> Floats:
     """Return the logs of an arm's trials (higher is better), with NaN for missing numbers."""
     return np.asarray(metric.sign * logs_of(measured.of(arm, metric.name)))
 

@@ -11,13 +11,13 @@ from envmatrix.stats.attribution.explanation import explain_pair
 from envmatrix.stats.comparisons import result
 from envmatrix.stats.comparisons.result import ArmComparison, Comparison, SteadyComparison
 from envmatrix.stats.effect_estimation import Analysis, between, estimate, is_blocked_by_slow_trials
-from envmatrix.stats.effects import Bounds, Effect, Flag, two_sided_level, verdict_of
+from envmatrix.stats.effects import Bounds, Effect, Flag, level_of_one_sided_bounds, verdict_of
 from envmatrix.stats.inference.maxt import student_quantile
-from envmatrix.stats.inference.standard_errors import short_run_note
+from envmatrix.stats.inference.standard_errors import slow_phases_note
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.pairing import table_identity
 from envmatrix.stats.quality.slow_trials import LEAST_BLOCKS
-from envmatrix.stats.steady_state.effect import continued_after_trials, steady_between, steps_of_trial
+from envmatrix.stats.steady_state.effect import continued_after_trials, steady_between, which_steps_text
 
 
 def compare_environments(
@@ -44,7 +44,11 @@ def compare_environments(
         if len(on) == 1 and not items[-1].other:
             cautions.append(f"only {on[0]} has later steps: first steps are compared")
     compared_arms = dict.fromkeys(arm.name for pair in pairs for arm in pair)
-    short = [text for text in (short_run_note(measured.apart),) if text and any(item.low is not None for item in items)]
+    short = [
+        text
+        for text in (slow_phases_note(measured.block_gaps),)
+        if text and any(item.low is not None for item in items)
+    ]
     works = result.unchecked_work_cautions(run, measured, (old_arm.workload for old_arm, _ in pairs))
     run_cautions = (*result.flag_cautions(analysis, compared_arms), *result.missing_trials_cautions(run, measured))
     return Comparison(tuple(items), (*cautions, *works, *run_cautions, *short))
@@ -74,7 +78,7 @@ def _bonferroni_adjusted(effect: Effect, several: int, level: float, margin: flo
         least, most = (ratio * (bound / ratio) ** (joint / single) for bound in bounds)
         return least, most
 
-    one_sided = widened(effect.one_sided or (low, high), two_sided_level(level))
+    one_sided = widened(effect.one_sided or (low, high), level_of_one_sided_bounds(level))
     low, high = widened((low, high), level)
     verdict = effect.verdict if effect.verdict == "undecided" else verdict_of(low, high, margin, one_sided)
     return replace(effect, low=low, high=high, p=min(1.0, several * p), verdict=verdict, one_sided=one_sided)
@@ -110,7 +114,7 @@ def _compare_pair(
     later = steady_between(measured, analysis, arms, effect, several)
     steady = None if later is None else SteadyComparison(
         later.ratio, later.low, later.high, later.verdict, result.status_of(later.low, later.high, allowed),
-        later.since_s, later.until_s, steps_of_trial(run.workloads.get(old.workload)),
+        later.since_s, later.until_s, which_steps_text(run.workloads.get(old.workload)),
     )  # fmt: skip
     # Where later steps could fail a gate too, each of the two has one side of its interval, so both keep 5 %.
     one_sided = effect.one_sided if allowed and steady is None else None

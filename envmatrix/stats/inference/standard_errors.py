@@ -43,7 +43,7 @@ _MOST_MULTIPLIED = 512
 _MISS_SHARES = ((3.0, "one in two"), (6.0, "one in four"), (float("inf"), "one in eight"))
 
 
-def apart(begins: Floats) -> Floats:
+def block_gaps(begins: Floats) -> Floats:
     """Return the time from each block to the next as a fraction of a phase, at most 1; ``begins`` are in seconds.
 
     The last block counts as the one before it; blocks with an unknown time count as independent.
@@ -60,7 +60,7 @@ def too_short(far: Floats) -> bool:
     return bool(far.size and far.min() < 1.0 and int(far.sum() + 1e-9) < min(LEAST_PHASES, far.size - 1))
 
 
-def short_run_note(far: Floats) -> str:
+def slow_phases_note(far: Floats) -> str:
     """Return the note shown with every answer: which slow phases of the machine the run does not allow for.
 
     The shares are the worst of docs/noise.md: phases of a minute, blocks of 10 s or more.

@@ -79,11 +79,11 @@ def compare_with_runs(olds: Sequence[Mean], new: Mean, comparisons: int = 1, lev
     freedom less than old runs, and the variance of their means, which includes noise within a run. If the new run is
     noisier, its excess is added. Intervals of ``comparisons`` are simultaneous (Bonferroni).
     """
-    mean, error = map(float, prediction(*np.array([(run.mean, run.error) for run in (*olds, new)]).T))
+    mean, error = map(float, last_run_difference(*np.array([(run.mean, run.error) for run in (*olds, new)]).T))
     return _quotient(mean, error, len(olds) - 1, comparisons, level)
 
 
-def prediction(means: Floats, errors: Floats) -> tuple[Floats, Floats]:
+def last_run_difference(means: Floats, errors: Floats) -> tuple[Floats, Floats]:
     """Return the difference of the last run from the mean of the others, and its standard error.
 
     Both arguments have one number per run on their last axis.

@@ -14,7 +14,7 @@ from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm, arm_name
 from envmatrix.results import Run
-from envmatrix.results.atlas import AtlasEntry, ProcessorFacts, StoredEffect, StoredSteady, digest
+from envmatrix.results.atlas_entries import AtlasEntry, ProcessorFacts, StoredEffect, StoredSteady, digest
 from envmatrix.stats.effect_estimation import Analysis
 from envmatrix.stats.effects import CONFIDENCE, DISQUALIFYING_FLAGS, Effect, Flag, verdict_of
 from envmatrix.stats.inference.maxt import student_quantile
@@ -265,7 +265,7 @@ def predict(atlas: Atlas, machine: ProcessorFacts) -> tuple[Prediction, ...]:
 def _predict(row: AtlasRow, machine: ProcessorFacts) -> Prediction:
     first, own, later = row.first, row.find(machine), row.later
     if later and (later.find(machine) or (not own and later.general and later.general.prediction)):
-        return replace(_predict(later, machine), later=later.first.steady.seconds if later.first.steady else "")
+        return replace(_predict(later, machine), later=later.first.steady.seconds_text if later.first.steady else "")
     covered = row.general.covered if row.general else None
     low, high = (row.general.prediction if row.general else None) or (None, None)
     ratio = row.general.ratio if row.general else row.machines[0].effect.ratio

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from envmatrix.results.atlas import AtlasEntry, ProcessorFacts, StoredEffect
+from envmatrix.results.atlas_entries import AtlasEntry, ProcessorFacts, StoredEffect
 from envmatrix.stats.meta_analysis.atlas import LEFT_OUT, pool_effects
 
 _Found = tuple[ProcessorFacts, StoredEffect]

@@ -23,7 +23,7 @@ class ColdTurns:
     high: float
 
 
-def cold_turns(plan: Plan, measured: Measurements) -> dict[str, ColdTurns]:
+def cold_turns_by_workload(plan: Plan, measured: Measurements) -> dict[str, ColdTurns]:
     """Return workload -> its cold turns, for workloads whose whole interval is above 1.02.
 
     The ratio is the geometric mean over all trials, with Student's t for the interval.

@@ -106,7 +106,7 @@ def outer_quota(run: Run, measured: Measurements) -> tuple[float, float] | None:
     return (limit, share) if share > 0 or limit < len(run.host.cpus) else None
 
 
-def contended(waits: Mapping[str, Waiting], old: Sequence[str], new: str) -> Contended:
+def contention_bounds(waits: Mapping[str, Waiting], old: Sequence[str], new: str) -> Contended:
     """Return the possible influence of contention on a comparison of ``new`` with the mean of the copies ``old``.
 
     On a quiet machine, pairs cancel the loss that both sides share, and only the difference counts.

@@ -12,7 +12,7 @@ import numpy as np
 from envmatrix.stats.array_types import Bools, Floats
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.pairing import logs_of, reference_logs
-from envmatrix.stats.text_facts import ArmFacts
+from envmatrix.stats.trial_text_counts import ArmFacts
 
 BROKEN_OUTCOMES = ("failed", "invalid", "timed_out")
 
@@ -23,7 +23,7 @@ def count_broken_and_run(facts: Sequence[ArmFacts]) -> tuple[int, int]:
     return broken, broken + sum(fact.outcomes["ok"] for fact in facts)
 
 
-def fails_more(measured: Measurements, arms: Sequence[str], others: Sequence[str]) -> bool:
+def has_larger_failed_share(measured: Measurements, arms: Sequence[str], others: Sequence[str]) -> bool:
     """Return whether a larger share of the trials of ``arms`` failed than of ``others``, such as a reference's copies.
 
     There is no test: one failure of ten against none of twenty has p = 0.33, so most trials would have to fail.

@@ -53,7 +53,7 @@ class SlowTrials:
         return f"{size} {'slower' if self.is_speed else 'worse'}"
 
     @property
-    def share(self) -> tuple[float, float]:
+    def share_interval(self) -> tuple[float, float]:
         """The 95 % interval of the share of slow processes (Clopper & Pearson 1934)."""
         from scipy.special import betaincinv
 

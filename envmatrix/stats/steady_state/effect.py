@@ -29,7 +29,7 @@ from envmatrix.stats.metrics import THROUGHPUT
 from envmatrix.stats.pairing import (
     Family,
     families,
-    interleaved_original_of_copy,
+    interleaved_name,
     log_ratios_over_copy_mean,
     logs_of,
     ratio_from_log,
@@ -62,7 +62,7 @@ class SteadyEffect:
     verdict: Verdict = "undecided"
 
     @property
-    def seconds(self) -> str:
+    def seconds_text(self) -> str:
         """Which seconds of the steps of a process these are."""
         return f"seconds {self.since_s:.0f} to {self.until_s:.0f}"
 
@@ -99,10 +99,10 @@ def steady_between(
     The interval is one of ``several``, like that of ``effect``. None: one of the arms did not go on.
     """
     (old, new), plan = arms, analysis.plan
-    if new.name == interleaved_original_of_copy(old.reference, plan):
+    if new.name == interleaved_name(old.reference, plan):
         inverted = steady_between(measured, analysis, (new, old), invert_effect(effect, new, old), several)
         return inverted and _inverted(inverted)
-    is_listed = old.name == interleaved_original_of_copy(new.reference, plan)
+    is_listed = old.name == interleaved_name(new.reference, plan)
     family = next((candidate for candidate in families(plan) if is_listed and new in candidate.arms), None)
     if family is None and (old.reference is None or old.reference != new.reference):
         return None
@@ -139,7 +139,7 @@ def continued_after_trials(measured: Measurements, arm: str) -> bool:
     return int(np.isfinite(measured.of(arm, CHANGE)).sum()) > 1
 
 
-def steps_of_trial(workload: Workload | None) -> str:
+def which_steps_text(workload: Workload | None) -> str:
     """Return which steps a trial has: all of one's own program, the first ones of a built-in one."""
     return "all steps" if workload and workload.command else "first steps"
 

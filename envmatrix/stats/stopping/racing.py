@@ -17,13 +17,13 @@ from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan
 from envmatrix.plan.interleaving import unused_reference_copies
 from envmatrix.stats.array_types import Bools, Floats, Integers
-from envmatrix.stats.effects import CONFIDENCE, LEVEL, two_sided_level, verdict_of
+from envmatrix.stats.effects import CONFIDENCE, LEVEL, level_of_one_sided_bounds, verdict_of
 from envmatrix.stats.inference.maxt import critical_value, student_quantile
 from envmatrix.stats.measurements import Measurements, first_blocks
 from envmatrix.stats.pairing import Family, Views, families, logs_of, mean_copies, ratio_from_log, summarise_pairs
 from envmatrix.stats.primary_metric import primary_metrics
 from envmatrix.stats.quality.equal_work import unequal_work
-from envmatrix.stats.quality.failures import fails_more
+from envmatrix.stats.quality.failures import has_larger_failed_share
 from envmatrix.stats.quality.slow_trials import LEAST_BLOCKS, find_slow_trials, with_and_without_slow
 from envmatrix.stats.stopping.alpha_spending import confidence_level
 
@@ -97,7 +97,7 @@ def rivals_lead_lower_bounds(logs: Views, rivals: Views, tests: float) -> Floats
         [_lower_bounds(rival - row_logs, logs.far, confidence) for rival in others]
         for row_logs, others in zip(logs.every, rivals.every, strict=True)
     ]
-    shape = len(bounds), len(rivals.measured), len(logs.measured)
+    shape = len(bounds), len(rivals.with_all_trials), len(logs.with_all_trials)
     return np.asarray(np.array(bounds).reshape(shape).min(axis=0))
 
 
@@ -130,8 +130,8 @@ def surely_near_best(logs: Views, tests: float, margin: float) -> int | None:
 
 def _is_same_as_reference(differences: Views, family: Family, level: float, margin: float) -> Bools:
     """Return for each row whether it is surely the same as the reference, in every view."""
-    same = np.ones(len(differences.measured), dtype=np.bool_)
-    confidence = two_sided_level(level)
+    same = np.ones(len(differences.with_all_trials), dtype=np.bool_)
+    confidence = level_of_one_sided_bounds(level)
     for numbers in differences.paired():
         for row, (mean, error, units) in enumerate(zip(numbers.mean, numbers.error, numbers.units, strict=True)):
             if units < 2:
@@ -165,12 +165,12 @@ def family_data(family: Family, plan: Plan, measured: Measurements, workloads: M
     table = metric.sign * logs_of(measured.table[metric.name])
     barred = [
         bool(measured.facts[arm.name].unproven or unequal_work(measured, arm, plan))
-        or fails_more(measured, [arm.name], family.copies)
+        or has_larger_failed_share(measured, [arm.name], family.copies)
         for arm in family.arms
     ]
     logs, copies = table[[index[arm.name] for arm in family.arms]], table[[index[name] for name in family.copies]]
-    breaks = any(fails_more(measured, family.copies, [arm.name]) for arm in family.arms)
-    return FamilyData(family, logs, copies, ~np.array(barred, dtype=np.bool_), measured.apart, breaks)
+    breaks = any(has_larger_failed_share(measured, family.copies, [arm.name]) for arm in family.arms)
+    return FamilyData(family, logs, copies, ~np.array(barred, dtype=np.bool_), measured.block_gaps, breaks)
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ def _decide(data: FamilyData, active: Bools, then: Bools, look: int, plan: Plan)
     has_slow = np.asarray(slow.any(axis=1) & (int(then.sum()) < LEAST_BLOCKS))
     reference_waits, waits = bool(has_slow[:count].any()), has_slow[count:]
     rivals = logs.rows(np.flatnonzero(active & data.eligible & ~waits))
-    rivals = rivals if reference_waits or data.breaks else reference.over(rivals)
+    rivals = rivals if reference_waits or data.breaks else reference.stacked_on(rivals)
     beaten = surely_not_best(logs, rivals, len(family.arms) / (share * (1.0 - BEST_SET_SHARE))) & ~waits
     level = 1.0 - EARLY_VERDICT_ERROR * share
     same = _is_same_as_reference(logs.minus(reference), family, level, plan.margin) & ~(waits | reference_waits)

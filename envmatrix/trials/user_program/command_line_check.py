@@ -172,7 +172,7 @@ _PYTHON_COMMANDS = {
 }
 
 
-def with_absolute_script(words: tuple[str, ...]) -> tuple[str, ...]:
+def with_absolute_script_if_outside(words: tuple[str, ...]) -> tuple[str, ...]:
     """Return a command that names a script outside the current folder (``../train.py``) by its absolute path."""
     script = python_target(words[1:])[1] if is_python(words[0]) else words[0]
     if Path(script).parts[:1] != ("..",) or not Path(script).is_file():
@@ -233,3 +233,19 @@ def _lists_packages(script: Path) -> bool:
         return script.suffix == ".py" and _PACKAGES_IN_SCRIPT.search(read_bytes(script, _LARGEST_SCRIPT)) is not None
     except (OSError, RefusedFileError):
         return False
+
+
+def program_label(words: Sequence[str]) -> str:
+    """Return the label of a program: its script or module, otherwise the program itself."""
+    launch_kind, name = python_target(words[1:]) if is_python(words[0]) else ("", "")
+    if launch_kind == "module":
+        return safe_name(name.removesuffix(".__main__").rpartition(".")[2])
+    parts = [part for word in words[1:] for part in word.split()]  # also of a line: sh -c 'python train.py <data'
+    scripts = [part for part in parts if part.endswith((".py", ".sh"))] if words[0] != "pytest" else []
+    return safe_name(Path((*scripts, words[0])[0]).stem)
+
+
+def safe_name(text: str) -> str:
+    """Return a text as the name of a workload."""
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:60] or "program"
+    return f"{safe}-program" if safe in ("control", "baseline") else safe

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 
 from envmatrix.matrix.model import Workload
+from envmatrix.system.reading_with_retries import read_with_retry
 from envmatrix.system.regular_files import RefusedFileError, open_regular
-from envmatrix.system.shared_files import read_with_retry
 
 #: Larger files that a command names are data, and would take long to read for every trial.
 LARGEST_BYTES = 16 * 2**20

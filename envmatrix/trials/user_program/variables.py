@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from envmatrix.errors import InputError
+from envmatrix.matrix.known_variables import find_reader
 from envmatrix.matrix.model import Workload
-from envmatrix.matrix.variables import find_reader
 from envmatrix.plan.environment import Image
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.regular_files import RefusedFileError, read_bytes

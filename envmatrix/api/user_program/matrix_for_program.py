@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import itertools
 import os
-import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,15 +16,21 @@ from pydantic import ValidationError
 
 from envmatrix.api.atlas import order_environments
 from envmatrix.api.user_program.environment_selection import (
-    fit_environments,
     left_out_text,
     overridden_environments,
+    select_available_environments,
     time_text,
     total_time_text,
     usable_environments,
 )
 from envmatrix.api.user_program.metric_choice import check_patterns, choose_metric
-from envmatrix.api.user_program.program_options import IN_PLACE, ProgramPlace, ProgramRequest, check_place, passable
+from envmatrix.api.user_program.program_options import (
+    IN_PLACE,
+    ProgramPlace,
+    ProgramRequest,
+    check_place,
+    without_secrets_and_host_paths,
+)
 from envmatrix.block import interrupts
 from envmatrix.errors import EnvmatrixError, InputError, Where
 from envmatrix.evidence import notices
@@ -45,10 +50,10 @@ from envmatrix.trials import orphans
 from envmatrix.trials.overrides import Overrides, apply_overrides
 from envmatrix.trials.user_program.command_line_check import (
     check_command_line,
-    is_python,
-    python_target,
+    program_label,
+    safe_name,
     unwrap_command,
-    with_absolute_script,
+    with_absolute_script_if_outside,
 )
 from envmatrix.trials.user_program.file_digests import program_files
 from envmatrix.trials.user_program.hooks import run_cleanup, run_setup
@@ -101,7 +106,7 @@ def make_matrix(
     a program that fails.
     """
     if not request.place.image:
-        request = replace(request, words=with_absolute_script(unwrap_command(request.words, progress)))
+        request = replace(request, words=with_absolute_script_if_outside(unwrap_command(request.words, progress)))
     program = request.program()
     workloads = _workloads(request, program)
     template = _basic_template(request, program, workloads)
@@ -119,12 +124,12 @@ def make_matrix(
         atlas = None if overrides.environments else request.atlas
         template = order_environments(template, atlas, progress, is_elsewhere=request.place.is_on_other_machines)
         trial_s = first_run.wall_s * len(workloads)
-        template, unavailable = fit_environments(template, trial_s, overrides, progress)
+        template, unavailable = select_available_environments(template, trial_s, overrides, progress)
         progress(_selection_text(template.environments, torch=template.torch, record=first_run.record))
         arms = len(overrides.environments or template.environments) + 2
         progress(time_text(template.budget_s, trial_s, arms, overrides))
         text = _with_relative_paths(template, file).text()
-        name = f"{_program_label(request.words)}-{datetime.datetime.now(datetime.timezone.utc):%Y%m%d-%H%M%S}"
+        name = f"{program_label(request.words)}-{datetime.datetime.now(datetime.timezone.utc):%Y%m%d-%H%M%S}"
         more = left_out_text(template, first_run, overrides, {**conflicts, **unavailable})
         matrix = _drop_unused_levels(parse(text, file), overrides)
         return GeneratedMatrix(matrix, text, name, first_run.wall_s, more, template.torch, template.on_gpu, own)
@@ -136,7 +141,7 @@ def draft_matrix(request: ProgramRequest, interpreter: str | None, file: Path, p
     ``interpreter`` is its Python (None: the one that ``make_matrix`` finds). Raises InputError.
     """
     check_command_line(request.words)
-    request = replace(request, words=with_absolute_script(unwrap_command(request.words, progress)))
+    request = replace(request, words=with_absolute_script_if_outside(unwrap_command(request.words, progress)))
     program = with_interpreter(request.words, interpreter) if interpreter else find_program(request.words)
     workloads = _workloads(request, program)
     torch = _imports_torch(request.image(program.interpreter), progress)
@@ -194,16 +199,18 @@ def write_new_file(file: Path, text: str) -> None:
 
 def _workloads(request: ProgramRequest, program: ProgramCommand) -> tuple[Workload, ...]:
     """Return a workload for every combination of the parameters' values."""
-    stem = _program_label(request.words)
+    stem = program_label(request.words)
     _check_parameters(request)
     variables = request.like.variables if request.like else {}
     place = request.place
-    passed = tuple(sorted({*passable(_passed_variables(program), place), *request.pass_env} - set(variables)))
+    passed = tuple(
+        sorted({*without_secrets_and_host_paths(_passed_variables(program), place), *request.pass_env} - set(variables))
+    )
     outside = {"mounts": folders_to_mount(Path.cwd(), program.command, passed)} if place.image else {"home": "real"}
     workloads = []
     for values in itertools.product(*(values for _, values in request.parameters)):
         values_by_name = dict(zip((name for name, _ in request.parameters), values, strict=True))
-        name = _safe_name("-".join([stem, *(f"{key}-{value}" for key, value in values_by_name.items())]))
+        name = safe_name("-".join([stem, *(f"{key}-{value}" for key, value in values_by_name.items())]))
         hooks = {key: tuple(_fill_parameters(word, values_by_name) for word in getattr(request, key)) for key in _HOOKS}
         body = {
             "name": name,
@@ -242,21 +249,6 @@ def _fill_parameters(text: str, values: Mapping[str, str]) -> str:
     for name, value in values.items():
         text = text.replace(f"{{{name}}}", value)
     return text
-
-
-def _program_label(words: Sequence[str]) -> str:
-    """Return the label of a program: its script or module, otherwise the program itself."""
-    launch_kind, name = python_target(words[1:]) if is_python(words[0]) else ("", "")
-    if launch_kind == "module":
-        return _safe_name(name.removesuffix(".__main__").rpartition(".")[2])
-    parts = [part for word in words[1:] for part in word.split()]  # also of a line: sh -c 'python train.py <data'
-    scripts = [part for part in parts if part.endswith((".py", ".sh"))] if words[0] != "pytest" else []
-    return _safe_name(Path((*scripts, words[0])[0]).stem)
-
-
-def _safe_name(text: str) -> str:
-    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:60] or "program"
-    return f"{safe}-program" if safe in ("control", "baseline") else safe
 
 
 def _passed_variables(program: ProgramCommand) -> tuple[str, ...]:

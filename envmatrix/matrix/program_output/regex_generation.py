@@ -106,7 +106,7 @@ def _label_endings(label: str) -> list[str]:
 
 def _is_descriptive(ending: str) -> bool:
     name = bench.number_parser.words(ending)
-    return bench.number_parser.of_label(name) or re.search(r"\b(?:time|timing|dt|latency)\b", name) is not None
+    return bench.number_parser.label_names_speed(name) or re.search(r"\b(?:time|timing|dt|latency)\b", name) is not None
 
 
 def _escape_words(words: str) -> str:

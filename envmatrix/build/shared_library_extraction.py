@@ -30,7 +30,7 @@ def _write_member(source: IO[bytes], target: Path) -> None:
     target.chmod(0o755)
 
 
-def unpack_wheel(wheel: Path, folder: Path, wanted: Collection[str]) -> list[str]:
+def extract_libraries_of_wheel(wheel: Path, folder: Path, wanted: Collection[str]) -> list[str]:
     """Extract the ``wanted`` shared libraries (empty: all) of a wheel, with their parts; return the names of all."""
     names: list[str] = []
     try:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from envmatrix.api.matrix_and_run_lookup import Names, PathLike, find_run, matrix_of_run, parse_argument, split_names
 from envmatrix.api.result import Result
-from envmatrix.api.run_results import compare, explain
-from envmatrix.api.runs import check_has_answer, find_run_to_read, finish_run, line_progress_watch, place_run
+from envmatrix.api.run_reports import compare, explain
+from envmatrix.api.runs import check_has_answer, find_run_and_record_reading, finish_run, line_progress_watch, place_run
 from envmatrix.durations_and_sizes import parse_tolerance
 from envmatrix.errors import InputError
 from envmatrix.launchers.catalog import DEFAULT
@@ -26,7 +26,7 @@ from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.trials.comparison_sides import Side, check_comparable, side_design
 from envmatrix.trials.experiment import Experiment, create_experiment, find_design
 from envmatrix.trials.new_run_options import NewRun
-from envmatrix.trials.overrides import Overrides, select_engines, with_changed_values
+from envmatrix.trials.overrides import Overrides, resolve_engine_names, with_changed_values
 from envmatrix.trials.user_program.file_digests import changed_file_texts, program_files
 
 _NO_OVERRIDES, _DEFAULT_RUN = Overrides(), NewRun()
@@ -99,7 +99,7 @@ def begin_rerun(
     sides = (load_side("old", old, new_run.results), load_side("new", new, new_run.results))
     selected_design = _choose_design(sides[1], design, overrides)
     check_comparable(sides, selected_design)
-    names = select_engines(selected_design, engines, new_run.progress)
+    names = resolve_engine_names(selected_design, engines, new_run.progress)
     matrix = sides[1].matrix
     for workload_name in (name for name in selected_design.workloads if matrix.workloads[name].command):
         new_run.progress(
@@ -175,7 +175,7 @@ def begin_cause_confirmation(
     which the matrix is added, so that ``resume`` finds it. Raises InputError if there is nothing to confirm, or if the
     stored run cannot be repeated on this machine; otherwise the errors of ``envmatrix.run``.
     """
-    folder = find_run_to_read(run, new_run.results)
+    folder = find_run_and_record_reading(run, new_run.results)
     stored = folder.load_for_resume()
     explanations, unexplained = explain(folder.path, environment)
     matrix = _confirmation_matrix(folder, stored, explanations)

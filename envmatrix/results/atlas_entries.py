@@ -14,7 +14,7 @@ from envmatrix.errors import InputError, StoreError, Where
 from envmatrix.results.anonymize import Anonymizer
 from envmatrix.results.document_checks import check_schema, validated
 from envmatrix.system.atomic_files import read_text, store_error, write_whole
-from envmatrix.system.json_text import parse_json
+from envmatrix.system.json_parsing import parse_json
 from envmatrix.system.ssh_signatures import ATLAS, describe_signature, sign_text
 
 _SCHEMA = 1
@@ -52,7 +52,7 @@ class StoredSteady(_Document):
     until_s: float
 
     @property
-    def seconds(self) -> str:
+    def seconds_text(self) -> str:
         """Which seconds of the steps of a process these are."""
         return f"seconds {self.since_s:.0f} to {self.until_s:.0f}"
 

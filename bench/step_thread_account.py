@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
 from bench import cache_misses
-from bench.evidence import processes
+from bench.evidence import proc_files
 from bench.evidence.reading import attempt
 
 #: A thread that was on a CPU for at least this share of the time was busy.
@@ -44,7 +44,7 @@ def _own() -> tuple[dict[str, int], int | None]:
     """Return this thread's counters, all from the same moment: repeat the reading if the thread lost its CPU."""
     own = threading.get_native_id()
     for _ in range(_TRIES):
-        began_ns, scheduled = time.perf_counter_ns(), processes.scheduled("self", own)
+        began_ns, scheduled = time.perf_counter_ns(), proc_files.scheduled("self", own)
         counted = _counters(time.thread_time_ns(), resource.getrusage(resource.RUSAGE_THREAD))
         if counted["wall_ns"] - began_ns < _MOMENT_NS:
             break
@@ -52,8 +52,8 @@ def _own() -> tuple[dict[str, int], int | None]:
 
 
 def _others() -> dict[int, tuple[int, int]]:
-    processes.update_own_cpu_times()
-    threads = {number: processes.scheduled("self", number) for number in processes.threads("self")}
+    proc_files.update_own_cpu_times()
+    threads = {number: proc_files.scheduled("self", number) for number in proc_files.threads("self")}
     return {number: thread for number, thread in threads.items() if thread and number != threading.get_native_id()}
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from envmatrix.evidence.record import GpuTime, Profile, Record
 from envmatrix.evidence.work_digest import work_identity
 from envmatrix.results import Reading, Trial
-from envmatrix.stats.counted_evidence_texts import EvidenceFacts, as_text, evidence_facts
+from envmatrix.stats.evidence_texts import EvidenceFacts, as_text, evidence_facts
 from envmatrix.stats.metrics import finite_or_nan
 
 _MOST_DIFFERENT = 5

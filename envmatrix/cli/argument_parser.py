@@ -201,7 +201,7 @@ def name_list(text: str) -> list[str]:
     return parts
 
 
-def one_name(text: str) -> str:
+def nonempty_name(text: str) -> str:
     """Return a name; refuse an empty one."""
     if not text.strip():
         raise ValueError("the name is empty")

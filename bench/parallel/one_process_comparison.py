@@ -47,7 +47,7 @@ def one_process_losses(samples: dataset_tensors.Samples, options: Options, world
     model = models.build(options, samples.set.shape, samples.set.classes)
     scaled = {**options, "learning_rate": derived_options.learning_rate(options, world), "cuda_graphs": False}
     optimizer = steps.optimizer_for(model.parameters(), scaled)
-    scaler = steps.scaler(options, "cpu")
+    scaler = steps.gradient_scaler_or_none(options, "cpu")
     losses: list[float] = []
     for numbers in feeds.order(
         feeds.epoch_samples(samples, options), derived_options.effective_batch(options, world), options
@@ -69,7 +69,7 @@ def one_process_losses(samples: dataset_tensors.Samples, options: Options, world
     return losses
 
 
-def compare(own: Sequence[float], reference: Sequence[float], allowed: float) -> dict[str, Any]:
+def check_losses_equal(own: Sequence[float], reference: Sequence[float], allowed: float) -> dict[str, Any]:
     """Return ``result.equality``; raise RunError if a relative difference is above ``allowed``."""
     differences = [abs(loss - expected) / max(abs(expected), 1e-6) for loss, expected in zip(own, reference)]
     # Not "difference > allowed": every comparison with NaN is false.

@@ -11,7 +11,7 @@ import re
 from functools import partial
 from typing import Any
 
-from bench.evidence import elf, processes
+from bench.evidence import elf, proc_files
 from bench.evidence.reading import attempt
 
 
@@ -23,7 +23,7 @@ class _Info(ctypes.Structure):
 
 def loaded_paths() -> list[str]:
     """Return the shared libraries mapped into this process, sorted."""
-    return sorted(processes.libraries("self"))
+    return sorted(proc_files.libraries("self"))
 
 
 def library(path: str) -> ctypes.CDLL:

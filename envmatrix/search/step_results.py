@@ -18,14 +18,14 @@ from envmatrix.search.space import Space
 from envmatrix.stats.attribution.explanation import Explanation, explain
 from envmatrix.stats.effect_estimation import Analysis, estimate
 from envmatrix.stats.effects import Effect, Flag
-from envmatrix.stats.inference.standard_errors import short_run_note
+from envmatrix.stats.inference.standard_errors import slow_phases_note
 from envmatrix.stats.measurements import Measurements, fold_trials
 from envmatrix.stats.metrics import MEMORY, THROUGHPUT, Metric
 from envmatrix.stats.nodes import NodeGain, gains_by_node
 from envmatrix.stats.pairing import logs_of
 from envmatrix.stats.quality.equal_work import unchecked, unstable_checks
 from envmatrix.stats.quality.slow_trials import describe_slow_trials
-from envmatrix.stats.steady_state.effect import SteadyEffect, steady_effects, steps_of_trial
+from envmatrix.stats.steady_state.effect import SteadyEffect, steady_effects, which_steps_text
 
 #: Longest gap between trials that counts as search time (s); longer ones are waits or a sleeping machine.
 _LONGEST_GAP_S = 10.0
@@ -101,12 +101,12 @@ def _confirm(run: Run, measurements: Measurements, analysis: Analysis, arm: Arm)
     return Confirmation(
         effect=next((item for item in analysis.primary_effects() if item.arm == arm.name), None),
         metric=analysis.primary[arm.workload],
-        cautions=tuple(filter(None, [*cautions, short_run_note(measurements.apart)])),
+        cautions=tuple(filter(None, [*cautions, slow_phases_note(measurements.block_gaps)])),
         unchecked=unchecked(workload, unstable_checks(measurements, run.plan, arm.workload)),
         nodes=gains_by_node(run.plan, measurements, arm, analysis.primary[arm.workload]),
         why=explain(run, measurements, analysis).get(arm.name),
         steady=steady_effects(run.plan, measurements, analysis).get(arm.name),
-        trial=steps_of_trial(workload),
+        trial=which_steps_text(workload),
     )
 
 

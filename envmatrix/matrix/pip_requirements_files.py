@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 from envmatrix.errors import InputError, Where
-from envmatrix.matrix import values
+from envmatrix.matrix import field_types
 from envmatrix.system.regular_files import MAX_TEXT_BYTES, read_bytes
 
 _FILE_OPTION = re.compile(r"(?:-r|--requirement)[\s=]+(.+)\Z")
@@ -112,7 +112,7 @@ def _check_requirement(line: str, where: Where) -> str:
         remedy = _REMEDIES.get(_LONG_OPTIONS.get(option, option[:2]), "remove it")
         raise InputError(f"{option} is a pip option, not a requirement", where=where, remedy=remedy)
     try:
-        return values.check_requirement(line)
+        return field_types.check_requirement(line)
     except ValueError as error:
         raise InputError(str(error), where=where) from None
 

@@ -76,7 +76,7 @@ def _command_output(*argv: str) -> tuple[bool, str]:
     return finished.exit.ok, finished.stdout if finished.exit.ok else finished.last_words(1) or str(finished.exit)
 
 
-def slurm(_root: Path) -> Iterator[Finding]:
+def check_slurm(_root: Path) -> Iterator[Finding]:
     """Check Slurm: its commands, the controller, the partitions and the tracking of a job's processes."""
     if shutil.which("sbatch") is None:  # the launcher's finding reports it
         return
@@ -89,13 +89,13 @@ def slurm(_root: Path) -> Iterator[Finding]:
         yield bad("Slurm controller", f"no answer: {output}", remedy)
         return
     yield good("Slurm controller", "answers")
-    yield from partitions(output)
+    yield from check_partitions(output)
     configured, output = _command_output("scontrol", "show", "config")
     if configured:
-        yield process_tracking(output)
+        yield check_process_tracking(output)
 
 
-def partitions(sinfo_output: str) -> Iterator[Finding]:
+def check_partitions(sinfo_output: str) -> Iterator[Finding]:
     """Count the usable nodes of each partition in the output of ``sinfo --format=%P|%a|%D|%t``."""
     nodes: dict[str, list[tuple[str, int, str]]] = {}
     for line in sinfo_output.splitlines():
@@ -114,7 +114,7 @@ def partitions(sinfo_output: str) -> Iterator[Finding]:
         yield Finding(f"Slurm partition {name}", state, f"nodes: {text}{down}", remedy)
 
 
-def process_tracking(config: str) -> Finding:
+def check_process_tracking(config: str) -> Finding:
     """Check in ``scontrol show config`` whether cgroups track a job's processes and confine them to its CPUs."""
     pairs = (line.partition("=") for line in config.splitlines())
     settings = {key.strip(): value.strip() for key, _, value in pairs}
@@ -126,7 +126,7 @@ def process_tracking(config: str) -> Finding:
     return note("Slurm cgroups", summary, remedy)
 
 
-def cuda(root: Path) -> Iterator[Finding]:
+def check_cuda(root: Path) -> Iterator[Finding]:
     """Check for an NVIDIA GPU and for the CUDA wheels that its driver supports."""
     driver = loaded_driver(root)
     if not has_gpu(root):
@@ -147,7 +147,7 @@ def cuda(root: Path) -> Iterator[Finding]:
         yield Finding("CUDA", "good" if served else "bad", summary, remedy)
 
 
-def xla(root: Path) -> Iterator[Finding]:
+def check_xla(root: Path) -> Iterator[Finding]:
     """Check which device PyTorch/XLA can use."""
     tpus = list((root / "dev").glob("accel[0-9]*"))
     if tpus:
@@ -157,7 +157,7 @@ def xla(root: Path) -> Iterator[Finding]:
         yield note("XLA", "no TPU here (no /dev/accel0): XLA runs on the CPU (PJRT_DEVICE=CPU)", remedy)
 
 
-def modules(_root: Path, variables: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+def check_modules(_root: Path, variables: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """Check for Lmod or environment modules, which the key ``modules:`` and Slurm's ``--modules`` need."""
     for name, command in (("Lmod", "LMOD_CMD"), ("environment modules", "MODULES_CMD")):
         if command in variables:
@@ -169,7 +169,7 @@ def modules(_root: Path, variables: Mapping[str, str] = os.environ) -> Iterator[
         yield note("modules", "neither Lmod nor environment modules in this shell", remedy)
 
 
-def local(root: Path) -> Iterator[Finding]:
+def check_local_placement(root: Path) -> Iterator[Finding]:
     """Check the local engine: how it limits memory, NUMA binding, and a cache folder that can run programs."""
     holder = limit_holder()
     if holder == "RLIMIT_DATA":
@@ -202,7 +202,7 @@ def _memory_nodes() -> Finding:
     return good("local memory nodes", "trials can be bound to memory nodes")
 
 
-def enroot(root: Path) -> Iterator[Finding]:
+def check_enroot(root: Path) -> Iterator[Finding]:
     """Check what Enroot needs (its doc/requirements.md): namespaces, and programs that unpack and mount squashfs."""
     program = shutil.which("enroot")
     if program is None:  # the engine's finding reports it
@@ -225,7 +225,7 @@ def enroot(root: Path) -> Iterator[Finding]:
         yield note("Enroot under Slurm", f"{problem}: Slurm jobs need both to mount the image", remedy)
 
 
-def apptainer(root: Path) -> Iterator[Finding]:
+def check_apptainer(root: Path) -> Iterator[Finding]:
     """Check how Apptainer can mount an image here, and whether root lacks privileges as in most containers."""
     program = find_program()
     if program is None:  # the engine's finding reports it
@@ -251,7 +251,7 @@ def apptainer(root: Path) -> Iterator[Finding]:
         )
 
 
-def podman(_root: Path) -> Iterator[Finding]:
+def check_podman(_root: Path) -> Iterator[Finding]:
     """Check how Podman keeps the files of a container."""
     engine = PodmanEngine(project_paths())
     if engine.unavailable() is None and engine.is_slow():

@@ -7,7 +7,7 @@ from typing import Literal
 
 from envmatrix.api.matrix_and_run_lookup import Names, PathLike, parse_argument, split_names
 from envmatrix.api.result import Result
-from envmatrix.api.runs import find_run_to_read
+from envmatrix.api.runs import find_run_and_record_reading
 from envmatrix.durations_and_sizes import parse_tolerance
 from envmatrix.errors import InputError, suggestion
 from envmatrix.report.catalog import REPORTS, render_report
@@ -43,7 +43,7 @@ def effects(
         StoreError: the run cannot be read.
 
     """
-    analysis = Result.of(find_run_to_read(run, results)).summary.analysis
+    analysis = Result.of(find_run_and_record_reading(run, results)).summary.analysis
     if metric is None:
         return analysis.primary_effects()
     selected = tuple(effect for effect in analysis.effects if effect.metric == metric)
@@ -82,10 +82,10 @@ def compare(
 
     """
     names, limit = split_names(environments) or (), parse_argument("allowed", allowed, parse_tolerance)
-    old_folder = find_run_to_read(old, results)
+    old_folder = find_run_and_record_reading(old, results)
     if new is not None:
         return compare_runs(
-            old_folder, find_run_to_read(new, results), environments=names, allowed=limit, anyway=anyway
+            old_folder, find_run_and_record_reading(new, results), environments=names, allowed=limit, anyway=anyway
         )
     old_run = old_folder.load()
     if old_run.sides and not names:
@@ -116,7 +116,7 @@ def explain(
         StoreError: the run cannot be read.
 
     """
-    summary = Result.of(find_run_to_read(run, results)).summary
+    summary = Result.of(find_run_and_record_reading(run, results)).summary
     rows = [row for group in summary.groups for row in group.all_rows if row.effect and not row.effect.is_control]
     known = {row.arm.environment for row in rows}
     if environment is not None and environment not in known:
@@ -139,7 +139,7 @@ def write_report(
     price_per_h: float | None = None,
 ) -> Result:
     """Rewrite summary.json, report.md and report.html of a run; return its Result. Raises the errors of ``effects``."""
-    folder = find_run_to_read(run, results)
+    folder = find_run_and_record_reading(run, results)
     return Result.of(folder, summary=write_reports(folder, progress=progress, price_per_h=price_per_h))
 
 
@@ -150,7 +150,7 @@ def report_as(
 
     ``environment`` selects the trials for pyperf. Parquet returns bytes, and raises InputError without pyarrow.
     """
-    return render_report(REPORTS.make(form), Result.of(find_run_to_read(run, results)).summary, environment)
+    return render_report(REPORTS.make(form), Result.of(find_run_and_record_reading(run, results)).summary, environment)
 
 
 def figure(
@@ -165,7 +165,7 @@ def figure(
 
     PDF returns bytes, and raises InputError without svglib. Raises the errors of ``effects``.
     """
-    summary = Result.of(find_run_to_read(run, results)).summary
+    summary = Result.of(find_run_and_record_reading(run, results)).summary
     return figure_pdf(summary, kind, group) if form == "pdf" else figure_svg(summary, kind, group)
 
 

@@ -1,7 +1,7 @@
 """Environment variables: which are known, to report probable typos, and which library reads them.
 
-The names and their sources are in variables.txt. The list cannot be complete, so an unknown name is reported, and never
-rejected. readers.yaml says which library reads a variable: without its reader a setting has no effect.
+The names and their sources are in known_variables.txt. The list cannot be complete, so an unknown name is reported, and
+never rejected. readers.yaml says which library reads a variable: without its reader a setting has no effect.
 """
 
 from __future__ import annotations
@@ -87,13 +87,13 @@ def unread_message(name: str, near: str = "") -> str:
 
 @cache
 def known_variables() -> frozenset[str]:
-    """Return the names in variables.txt."""
-    lines = (Path(__file__).with_name("variables.txt")).read_text(encoding="utf-8").splitlines()
+    """Return the names in known_variables.txt."""
+    lines = (Path(__file__).with_name("known_variables.txt")).read_text(encoding="utf-8").splitlines()
     return frozenset(name for line in lines if not line.startswith("#") for name in line.split())
 
 
 @cache
-def near(name: str) -> str | None:
+def probably_meant_name(name: str) -> str | None:
     """Return the known name that was probably meant; '' if none is similar; None if the name may be right."""
     if name in known_variables() or name.startswith(_OTHER_FAMILIES):
         return None
@@ -115,11 +115,15 @@ def unread_variables(level: Level) -> list[str]:
 
     If the level has claims, which show its effect, return only names that are similar to a known one.
     """
-    return [name for name, value in level.env.items() if near(name) or not (level.claims or _is_accepted(name, value))]
+    return [
+        name
+        for name, value in level.env.items()
+        if probably_meant_name(name) or not (level.claims or _is_accepted(name, value))
+    ]
 
 
 def _is_accepted(name: str, value: str | None) -> bool:
-    return near(name) is None and (value is None or has_known_reader(name))
+    return probably_meant_name(name) is None and (value is None or has_known_reader(name))
 
 
 def find_unread_variables(matrix: Matrix) -> Iterator[tuple[tuple[str, str], InputError]]:
@@ -127,7 +131,9 @@ def find_unread_variables(matrix: Matrix) -> Iterator[tuple[tuple[str, str], Inp
     for factor in matrix.factors.values():
         for level, body in factor.levels.items():
             for name in unread_variables(body):
-                if (meant := near(name)) is None:  # not in a known family: only a run can show whether it is read
+                if (
+                    meant := probably_meant_name(name)
+                ) is None:  # not in a known family: only a run can show whether it is read
                     continue
                 message = f"{factor.name}={level}: {unread_message(name, meant)}"
                 where = _locate(Path(matrix.path), ("factors", factor.name, level, "env", name))

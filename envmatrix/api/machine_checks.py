@@ -13,9 +13,9 @@ from typing import Protocol
 
 from envmatrix.build.paths import project_paths
 from envmatrix.engines.catalog import ENGINES
-from envmatrix.launchers import doctor_software as software
+from envmatrix.launchers import software_checks as software
 from envmatrix.launchers.catalog import LAUNCHERS
-from envmatrix.launchers.doctor_software import Finding, State, bad, good, note, read_system_file
+from envmatrix.launchers.software_checks import Finding, State, bad, good, note, read_system_file
 from envmatrix.report.catalog import REPORTS
 from envmatrix.system import resource_paths
 from envmatrix.system.plugins import ExtensionError
@@ -29,7 +29,7 @@ _CGROUPS = "/sys/fs/cgroup"
 _MOUNTS = {"cpu": (f"{_CGROUPS}/cpu", f"{_CGROUPS}/cpu,cpuacct"), "": (_CGROUPS, f"{_CGROUPS}/unified")}
 
 
-def governor(root: Path) -> Iterator[Finding]:
+def check_governor(root: Path) -> Iterator[Finding]:
     """Check the CPU frequency governor."""
     value = read_system_file("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", root)
     if not value:
@@ -40,7 +40,7 @@ def governor(root: Path) -> Iterator[Finding]:
         yield bad("frequency governor", value, "sudo cpupower frequency-set --governor performance")
 
 
-def turbo(root: Path) -> Iterator[Finding]:
+def check_turbo(root: Path) -> Iterator[Finding]:
     """Check whether turbo is on, which lets clocks rise above the nominal frequency."""
     no_turbo = read_system_file("/sys/devices/system/cpu/intel_pstate/no_turbo", root)
     boost = read_system_file("/sys/devices/system/cpu/cpufreq/boost", root)
@@ -50,7 +50,7 @@ def turbo(root: Path) -> Iterator[Finding]:
         yield good("turbo", "off")
 
 
-def load(root: Path) -> Iterator[Finding]:
+def check_load(root: Path) -> Iterator[Finding]:
     """Check the load average."""
     words = read_system_file("/proc/loadavg", root).split()
     cpus = len(os.sched_getaffinity(0))
@@ -68,7 +68,7 @@ def _steal_ticks(root: Path) -> tuple[int, int]:
     return (ticks[7] if len(ticks) > 7 else 0), sum(ticks[:8])
 
 
-def steal(root: Path) -> Iterator[Finding]:
+def check_steal(root: Path) -> Iterator[Finding]:
     """Measure for half a second how much CPU time the hypervisor takes away."""
     if not read_system_file("/proc/stat", root):
         return
@@ -82,7 +82,7 @@ def steal(root: Path) -> Iterator[Finding]:
         yield good("steal time", f"{share:.1%}")
 
 
-def neighbours(root: Path) -> Iterator[Finding]:
+def check_other_processes(root: Path) -> Iterator[Finding]:
     """Measure for two seconds how much CPU time the threads of other processes use."""
     ticks_before = _thread_ticks(root)
     if not ticks_before:
@@ -116,7 +116,7 @@ def _thread_ticks(root: Path) -> dict[tuple[int, int], tuple[int, str]]:
     return ticks
 
 
-def huge_pages(root: Path) -> Iterator[Finding]:
+def check_huge_pages(root: Path) -> Iterator[Finding]:
     """Check transparent huge pages: with `never`, the huge-page levels have no effect."""
     text = read_system_file("/sys/kernel/mm/transparent_hugepage/enabled", root)
     mode = text[text.find("[") + 1 : text.find("]")] if "[" in text else ""
@@ -180,7 +180,7 @@ def _read_quota(group: str, root: Path) -> Quota | None:
     return Quota(int(words[0]) / int(words[1]), group, used_up)
 
 
-def disk(_root: Path) -> Iterator[Finding]:
+def check_disk(_root: Path) -> Iterator[Finding]:
     """Check the free disk space for images and venvs, and whether the cache folder can be written."""
     folder = resource_paths.cache_folder()
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
@@ -192,7 +192,7 @@ def disk(_root: Path) -> Iterator[Finding]:
         yield bad("cache", f"{existing} is not writable", "point ENVMATRIX_CACHE to a folder that you can write to")
 
 
-def libraries(_root: Path) -> Iterator[Finding]:
+def check_library_download(_root: Path) -> Iterator[Finding]:
     """Check whether system libraries can be fetched without root."""
     if shutil.which("apt-get") and shutil.which("dpkg-deb"):
         yield good("system libraries", "apt-get can download jemalloc and others to the cache, without root")
@@ -201,7 +201,7 @@ def libraries(_root: Path) -> Iterator[Finding]:
         yield note("system libraries", "no apt-get: envmatrix can use only installed libraries", remedy)
 
 
-def engines(_root: Path) -> Iterator[Finding]:
+def check_engines(_root: Path) -> Iterator[Finding]:
     """Check whether each engine is available."""
     for entry, engine in ENGINES.make_all(project_paths()):
         finding = _availability_finding("engine", entry.name, engine)
@@ -209,7 +209,7 @@ def engines(_root: Path) -> Iterator[Finding]:
         yield replace(finding, found=f"{finding.found}: {isolation}") if isolation else finding
 
 
-def launchers(_root: Path) -> Iterator[Finding]:
+def check_launchers(_root: Path) -> Iterator[Finding]:
     """Check whether each launcher is available."""
     for entry, launcher in LAUNCHERS.make_all():
         yield _availability_finding("launcher", entry.name, launcher)
@@ -226,7 +226,7 @@ def _availability_finding(kind: str, name: str, extension: _Usable | ExtensionEr
     return Finding(f"{kind} {name}", "note" if reason else "good", reason or "ready", remedy)
 
 
-def extensions(_root: Path) -> Iterator[Finding]:
+def check_extensions(_root: Path) -> Iterator[Finding]:
     """Check the extensions of other packages: names that are ignored, and reports that do not load."""
     for text in (*ENGINES.notes(), *LAUNCHERS.notes(), *REPORTS.notes()):
         yield note("extension", text, "its package has to use another name")
@@ -238,26 +238,26 @@ def extensions(_root: Path) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Path], Iterator[Finding]], ...] = (
-    governor,
-    turbo,
-    load,
-    steal,
-    neighbours,
-    huge_pages,
+    check_governor,
+    check_turbo,
+    check_load,
+    check_steal,
+    check_other_processes,
+    check_huge_pages,
     check_cpu_quota,
-    disk,
-    libraries,
-    engines,
-    launchers,
-    software.local,
-    software.apptainer,
-    software.enroot,
-    software.podman,
-    software.slurm,
-    software.modules,
-    software.cuda,
-    software.xla,
-    extensions,
+    check_disk,
+    check_library_download,
+    check_engines,
+    check_launchers,
+    software.check_local_placement,
+    software.check_apptainer,
+    software.check_enroot,
+    software.check_podman,
+    software.check_slurm,
+    software.check_modules,
+    software.check_cuda,
+    software.check_xla,
+    check_extensions,
 )
 
 

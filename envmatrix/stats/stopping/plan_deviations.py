@@ -17,7 +17,7 @@ _MAX_COUNTED = 100
 
 def missing_trials_text(plan: Plan, measured: Measurements) -> str:
     """Return which trials of the plan are missing, or '' if none is."""
-    missing_trials = [slot.trial for slot in itertools.islice(missing_slots(plan, measured), _MAX_COUNTED + 1)]
+    missing_trials = [slot.trial for slot in itertools.islice(skipped_slots(plan, measured), _MAX_COUNTED + 1)]
     if not missing_trials:
         return ""
     count_text = f"{len(missing_trials)} trial{'s' * (len(missing_trials) > 1)}"
@@ -26,7 +26,7 @@ def missing_trials_text(plan: Plan, measured: Measurements) -> str:
     return f"{count_text} of the plan ({missing_trials[0]} first) without a line, although later trials have theirs"
 
 
-def missing_slots(plan: Plan, measured: Measurements) -> Iterator[Slot]:
+def skipped_slots(plan: Plan, measured: Measurements) -> Iterator[Slot]:
     """Yield, in the plan's order, trials without a line although a later trial has one.
 
     In a race, an arm without any later line has left, and nothing of it is missing.

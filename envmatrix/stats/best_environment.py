@@ -66,12 +66,12 @@ class Candidates:
         return ~surely_not_best(self.differences, self.differences, max(1, tests))
 
     @cached_property
-    def mean(self) -> Floats:
+    def mean_log_ratios(self) -> Floats:
         """The mean log ratio of each arm, as measured."""
         return self.differences.paired()[0].mean
 
     @cached_property
-    def ranks(self) -> Integers:
+    def simplicity_ranks(self) -> Integers:
         """The ranks of the arms by simplicity; equally simple arms share one."""
         order = sorted(set(self.settings))
         return np.array([order.index(changed_settings) for changed_settings in self.settings], np.int64)
@@ -130,13 +130,13 @@ def _in_steady_state(candidates: Candidates, effects: Sequence[tuple[Effect, Ste
 
 
 def _choice(candidates: Candidates, arms: Sequence[Arm], tests: float) -> Choice:
-    recommended_row, in_best_set, gain = recommend_candidate(candidates, tests)
-    mean = candidates.mean
+    recommended_row, in_best_set, gain = recommended_row_and_best_set(candidates, tests)
+    mean = candidates.mean_log_ratios
     ranked = sorted(map(int, np.flatnonzero(in_best_set)), key=lambda at: -float(mean[at]))
     names = tuple(arms[at].name for at in ranked)
     recommendable = _recommendable_rows(candidates, in_best_set)
     near = [at for at in recommendable if mean[at] >= mean[recommendable].max() - math.log1p(candidates.margin)]
-    alike = sum(candidates.ranks[at] == candidates.ranks[recommended_row] for at in near)
+    alike = sum(candidates.simplicity_ranks[at] == candidates.simplicity_ranks[recommended_row] for at in near)
     lead = _lead(candidates, ranked[0], recommended_row, tests)
     ahead = (names[0], ratio_from_log(lead)) if math.isfinite(lead) else None
     outdone = not in_best_set[recommended_row]
@@ -168,7 +168,7 @@ def _log_ratio_views(analysis: Analysis, measured: Measurements, arms: Sequence[
         return log_ratios_over_copy_mean(np.where(left_out[rows], np.nan, logs), len(family.copies))
 
     masks = (np.zeros_like(analysis.slow), analysis.slow)[: 1 + analysis.slow.any()]
-    return Views(tuple(np.vstack([log_ratios(arm, mask) for arm in arms]) for mask in masks), measured.apart)
+    return Views(tuple(np.vstack([log_ratios(arm, mask) for arm in arms]) for mask in masks), measured.block_gaps)
 
 
 def _changed_setting_counts(arm: Arm, arms: Sequence[Arm], environments: Mapping[str, Environment]) -> tuple[int, int]:
@@ -184,7 +184,7 @@ def _changed_setting_counts(arm: Arm, arms: Sequence[Arm], environments: Mapping
     )
 
 
-def recommend_candidate(candidates: Candidates, tests: float) -> tuple[int, Bools, float]:
+def recommended_row_and_best_set(candidates: Candidates, tests: float) -> tuple[int, Bools, float]:
     """Return the row of the recommended candidate, a mask of the best set, and the recommended one's log gain.
 
     The best set contains each arm that no other surely beats (multiple comparisons with the best, Hsu 1984). It misses
@@ -193,13 +193,19 @@ def recommend_candidate(candidates: Candidates, tests: float) -> tuple[int, Bool
     not significantly faster (it has slow trials, or another reference) may surely beat all that are. Then the
     recommended arm is not in the set. At least one of ``candidates`` must be faster.
     """
-    in_best_set, mean = candidates.in_best_set(tests), candidates.mean
+    in_best_set, mean = candidates.in_best_set(tests), candidates.mean_log_ratios
     able = _recommendable_rows(candidates, in_best_set)
-    recommended_row = able[int(_picked(mean[able], candidates.ranks[able], candidates.margin))]
-    rivals = [at for at, rank in enumerate(candidates.ranks) if rank == candidates.ranks[recommended_row] or at in able]
+    recommended_row = able[int(_picked(mean[able], candidates.simplicity_ranks[able], candidates.margin))]
+    rivals = [
+        at
+        for at, rank in enumerate(candidates.simplicity_ranks)
+        if rank == candidates.simplicity_ranks[recommended_row] or at in able
+    ]
     raw_gain, low = float(mean[recommended_row]), float(candidates.low[recommended_row])
     differences = candidates.differences
-    cross_gain = cross_fitted_gain(differences.measured[rivals], candidates.ranks[rivals], candidates.margin)
+    cross_gain = cross_fitted_gain(
+        differences.with_all_trials[rivals], candidates.simplicity_ranks[rivals], candidates.margin
+    )
     error = differences.paired()[0].error if candidates.error is None else candidates.error
     return recommended_row, in_best_set, told_gain(raw_gain, low, float(error[recommended_row]), cross_gain)
 

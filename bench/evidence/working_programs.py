@@ -12,7 +12,7 @@ from typing import Any
 
 from bench import recorded_variables
 from bench.evidence import program_from_outside
-from bench.evidence.processes import TICKS_PER_S, Stat, descendants
+from bench.evidence.proc_files import TICKS_PER_S, Stat, descendants
 from bench.evidence.reading import text
 from bench.evidence.tree import WORKS, Program, Watch
 from bench.parallel import observed
@@ -42,7 +42,9 @@ def nccl_logging_variables(folder: str) -> dict[str, str]:
     return observed.nccl_log_variables(os.path.join(folder, _NCCL.format("%p"))) if glob.glob(_GPUS) else {}
 
 
-def evidence(folder: str, watched: Watch, cpu_s: float, *, in_turns: bool = False) -> tuple[dict[str, Any], int]:
+def evidence_and_probing_ns(
+    folder: str, watched: Watch, cpu_s: float, *, in_turns: bool = False
+) -> tuple[dict[str, Any], int]:
     """Return (evidence, nanoseconds that probing added) of a command that used ``cpu_s`` CPU seconds in all.
 
     ``folder`` contains what probes wrote when their programs ended. A program is stopped between the turns of an
@@ -93,7 +95,7 @@ def _claims_key(program: Program) -> str:
     """Return a text of everything that checks can use; equal texts mean that programs are alike."""
     if program.probe is None:
         shown_variables = (
-            None if program.variables is None else sorted(recorded_variables.to_record(program.variables).items())
+            None if program.variables is None else sorted(recorded_variables.recorded_texts(program.variables).items())
         )
         return repr((program.name, program.path, sorted(program.libraries or ()), shown_variables, program.threads_set))
     known_evidence = _program_evidence(program)
@@ -193,7 +195,7 @@ def _settle_cpu_times(watched: Watch, probes: dict[int, dict[str, Any]]) -> None
         if own_programs:
             own_s = probe["cpu_s"] + probe["probe_cpu_s"][0]
             left_s = own_s - sum(program.of_process[pid] for program in own_programs)
-            max(own_programs, key=lambda program: program.number).took(pid, max(0.0, left_s))
+            max(own_programs, key=lambda program: program.number).add_cpu_time(pid, max(0.0, left_s))
     reaped_pids = {pid for reaped in watched.reaped for pid, _, _ in reaped.ended}
     for reaped in watched.reaped:
         cpu_s_by_pid = {pid: max(seen_s, _total_cpu_s(probes.get(pid))) for pid, _, seen_s in reaped.ended}
@@ -207,7 +209,7 @@ def _settle_cpu_times(watched: Watch, probes: dict[int, dict[str, Any]]) -> None
         rest_s = reaped.cpu_s - others_s - sum(cpu_s_by_pid.values())
         if 0.0 < rest_s <= sum(cpu_s_by_pid.values()):
             pid, program, _ = max(reaped.ended, key=lambda process: cpu_s_by_pid[process[0]])
-            program.took(pid, rest_s)
+            program.add_cpu_time(pid, rest_s)
 
 
 def _total_cpu_s(probe: dict[str, Any] | None) -> float:

@@ -10,8 +10,8 @@ from pathlib import Path
 from envmatrix.build.cache import Cache, json_digest
 from envmatrix.build.debian.packages import Apt, distribution_name
 from envmatrix.build.lockfile import Lock, PinnedPackage, Section, find_section, read_lock, request_text
-from envmatrix.build.python.builds_of_torch import local_version, resolve_one_build, strangers
 from envmatrix.build.python.interpreters import Python, find_python_cached
+from envmatrix.build.python.matching_torch_builds import local_version, resolve_one_build, strangers
 from envmatrix.build.python.pip import ResolveRequest, cached_pip, is_reachable
 from envmatrix.build.python.source_builds import check_python_for_builds
 from envmatrix.build.python.venvs import BasePython, overlay_pip
@@ -72,11 +72,11 @@ class Locks:
         """Return the path of an image's committed lock."""
         return self.folder / f"{image.name}.{python.tag}.txt"
 
-    def wheels_file(self, python: Python) -> Path:
+    def library_wheels_file(self, python: Python) -> Path:
         """Return the lock of the libraries installed from wheels, on the platform of ``python``."""
-        return self.folder / f"{LIBRARIES}.{python.platform}.txt"
+        return self.folder / f"{LIBRARIES}.{python.wheel_platform}.txt"
 
-    def debian_file(self, apt: Apt | None = None) -> Path:
+    def library_debian_file(self, apt: Apt | None = None) -> Path:
         """Return the lock of libraries from Debian packages of this machine's distribution, or of ``apt``'s suite."""
         name = apt.lists if apt else distribution_name()
         if name is None:
@@ -169,12 +169,12 @@ class Locks:
     def _wheels_request(self, library: Library, python: Python) -> _Request:
         request = ResolveRequest(library.requirements, dependencies=False)
         section = Section("library", library.key, request_text(library.requirements))
-        return _Request(self.wheels_file(python), section, lambda: self._resolve(request, python))
+        return _Request(self.library_wheels_file(python), section, lambda: self._resolve(request, python))
 
     def _debian_request(self, library: Library, apt: Apt | None) -> _Request:
         section = Section("library", library.key, request_text(library.apt))
         packages = apt or Apt(self.cache)
-        return _Request(self.debian_file(apt), section, lambda: tuple(map(packages.find, library.apt)))
+        return _Request(self.library_debian_file(apt), section, lambda: tuple(map(packages.find, library.apt)))
 
     def _resolve(self, request: ResolveRequest, python: Python) -> tuple[PinnedPackage, ...]:
         if not request.requirements:
