@@ -105,7 +105,7 @@ class Numbers:
         return bool(self.matchers or self.marks)
 
     def look(self, writes: list[str], at_ns: int, full: bool) -> None:
-        """Search the whole lines of each write; all were available at ``at_ns`` (see ``output.Burst``)."""
+        """Search the whole lines of each write; all were available at ``at_ns`` (see ``program_output.Burst``)."""
         from bench import number_parser
 
         if self.marks:

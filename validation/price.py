@@ -24,9 +24,9 @@ _ENVIRONMENTS, _BLOCKS, _BLOCK_S, _COPIES, _RUNS = (1, 4, 9), (6, 8, 12, 16, 24,
 _LEVELS = (CONFIDENCE, ALL_ANALYSES_LEVEL, LEVEL)
 
 
-def half_widths(differences: Floats, far: Floats | None, level: float) -> Floats:
+def half_widths(differences: Floats, gaps: Floats | None, level: float) -> Floats:
     """Return the half-widths of the intervals of (arms, blocks) differences, as logs."""
-    found = summarise_pairs(differences, far)
+    found = summarise_pairs(differences, gaps)
     errors, own = moderated_errors(found.error, found.units, len(differences))
     critical = [
         critical_value(int(units), len(differences), _COPIES, level=level, own=bool(is_own))
@@ -43,8 +43,8 @@ def price(
 
     best = ndtri(1.0 - (1.0 - CONFIDENCE) / (2 * environments)) ** 2 * (1.0 + 1.0 / _COPIES) / blocks
     differences = over_two_copies(chance.standard_normal((runs, environments + _COPIES, blocks)))
-    far = None if block_s is None else block_gaps(np.arange(blocks) * block_s)
-    return float(np.mean([half_widths(one, far, level) ** 2 for one in differences]) / best)
+    gaps = None if block_s is None else block_gaps(np.arange(blocks) * block_s)
+    return float(np.mean([half_widths(one, gaps, level) ** 2 for one in differences]) / best)
 
 
 def _rows(runs: int) -> Iterator[str]:

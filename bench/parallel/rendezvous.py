@@ -23,8 +23,8 @@ _HOST = "127.0.0.1"
 def join_group(place: Place, folder: str, options: Options, meet: dict[str, Any] | None = None) -> Iterator[Place]:
     """Join the process group as rank ``place.rank``, yield the Place in it, and leave it at the end.
 
-    ``meet`` is the meeting point for ranks of several nodes (``nodes.Node.meet``). A collective that waits longer than
-    ``collective_timeout_s`` fails in the waiting ranks.
+    ``meet`` is the meeting point for ranks of several nodes (``nodes.Node.facts_for_ranks``). A collective that waits
+    longer than ``collective_timeout_s`` fails in the waiting ranks.
     """
     import torch.distributed as dist
 

@@ -1,7 +1,7 @@
 """The folder of the user's own program as it is, at its own path: an overlay catches what a trial writes there.
 
-The supervisor mounts it for the trial's processes only (``supervisor.mount_overlay``). It covers the repository of the
-program, if there is one; what a trial writes elsewhere, such as the user's home, is real.
+The supervisor mounts it for the trial's processes only (``process_supervisor.mount_overlay``). It covers the
+repository of the program, if there is one; what a trial writes elsewhere, such as the user's home, is real.
 """
 
 from __future__ import annotations

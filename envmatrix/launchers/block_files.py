@@ -1,7 +1,7 @@
 """Files that a block's job writes to the shared file system. They alone decide which trials are done.
 
 An unreadable file is never treated as missing: reading is retried for some seconds, then the run stops with an error
-that names it (``system.shared_files``).
+that names it (``system.reading_with_retries``).
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def _in_steady_state(candidates: Candidates, effects: Sequence[tuple[Effect, Ste
     first = np.log([[effect.low or 1.0, effect.high or 1.0] for effect, _ in effects])
     widths = (high - low) / np.maximum(first[:, 1] - first[:, 0], np.finfo(float).tiny)
     differences = candidates.differences
-    moved = Views(tuple(view + change for view in differences.every), differences.far)
+    moved = Views(tuple(view + change for view in differences.every), differences.gaps)
     return replace(candidates, differences=moved, low=low, high=high, error=differences.paired()[0].error * widths)
 
 

@@ -153,11 +153,13 @@ def _family_effects(family: Family, metric: Metric, run: _Input) -> list[Effect]
     incomplete = (attempted_pairs & ~np.isfinite(differences)).sum(axis=1)
     effects = worst_effects = best = _effects_in_all_views(family.arms, views, comparison_counts, run)
     if incomplete.any():
-        filled = Views((fill_with_slowest(differences, attempted_pairs, measured, copies), *views.every[1:]), views.far)
+        filled = Views(
+            (fill_with_slowest(differences, attempted_pairs, measured, copies), *views.every[1:]), views.gaps
+        )
         worst_effects = _effects_in_all_views(family.arms, filled, comparison_counts, run)
     broke = is_primary and bool((measured.attempted[copies] & ~np.isfinite(logs[: len(copies)])).any())
     if broke:
-        filled = Views((fill_failed_reference(logs, measured, copies, arm_rows), *views.every[1:]), views.far)
+        filled = Views((fill_failed_reference(logs, measured, copies, arm_rows), *views.every[1:]), views.gaps)
         best = _effects_in_all_views(family.arms, filled, comparison_counts, run)
     ends = zip((one.low for one in worst_effects), (one.high for one in best), strict=True)
     return [

@@ -101,7 +101,7 @@ class Measurements:
 
     @property
     def block_gaps(self) -> Floats:
-        """The time from each block to the next, as a fraction of a slow phase (``slow_phases.apart``)."""
+        """The time from each block to the next, as a fraction of a slow phase (``standard_errors.block_gaps``)."""
         return block_gaps(self.begins)
 
     def of(self, arm: str, column: str) -> Floats:

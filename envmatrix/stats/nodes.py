@@ -119,7 +119,7 @@ class OnNode:
 
     @property
     def mean(self) -> Mean:
-        """The mean of the values, with an error that allows for slow phases of the node (``slow_phases``)."""
+        """The mean of the values, with an error that allows for slow phases of the node (``standard_errors``)."""
         summary = summarise_pairs(self.values[None], block_gaps(self.begins))
         return Mean(float(summary.mean[0]), float(summary.error[0]), int(summary.units[0]))
 

@@ -56,11 +56,12 @@ class PairedStatistics:
 class Views:
     """Numbers of rows by block, in one or two views: as measured, and without slow trials if there are any.
 
-    Every conclusion must be true in every view. ``far``: see ``slow_phases.apart`` (None: blocks are independent).
+    Every conclusion must be true in every view. ``gaps``: see ``standard_errors.block_gaps`` (None: blocks
+    are independent).
     """
 
     every: tuple[Floats, ...]
-    far: Floats | None = None
+    gaps: Floats | None = None
 
     @property
     def with_all_trials(self) -> Floats:
@@ -69,19 +70,19 @@ class Views:
 
     def paired(self) -> tuple[PairedStatistics, ...]:
         """Return the paired statistics of each view."""
-        return tuple(summarise_pairs(view, self.far) for view in self.every)
+        return tuple(summarise_pairs(view, self.gaps) for view in self.every)
 
     def rows(self, indices: Sequence[int] | Integers) -> Views:
         """Return the numbers of the rows ``indices``."""
-        return Views(tuple(view[indices] for view in self.every), self.far)
+        return Views(tuple(view[indices] for view in self.every), self.gaps)
 
     def stacked_on(self, others: Views) -> Views:
         """Return these rows, followed by the rows of ``others``."""
-        return Views(tuple(np.vstack(pair) for pair in zip(self.every, others.every, strict=True)), self.far)
+        return Views(tuple(np.vstack(pair) for pair in zip(self.every, others.every, strict=True)), self.gaps)
 
     def minus(self, others: Views) -> Views:
         """Return the differences from ``others``, row by row, or from their single row."""
-        return Views(tuple(view - other for view, other in zip(self.every, others.every, strict=True)), self.far)
+        return Views(tuple(view - other for view, other in zip(self.every, others.every, strict=True)), self.gaps)
 
 
 def families(plan: Plan) -> list[Family]:
@@ -168,15 +169,15 @@ def log_ratios(arms: Floats, copies: Floats, metric: Metric) -> Floats:
     return np.asarray(metric.sign * (logs_of(arms) - reference_logs(np.atleast_2d(copies))))
 
 
-def summarise_pairs(differences: Floats, far: Floats | None = None) -> PairedStatistics:
-    """Summarise the finite values of (m, blocks) differences; ``far``: see ``slow_phases.apart``."""
+def summarise_pairs(differences: Floats, gaps: Floats | None = None) -> PairedStatistics:
+    """Summarise the finite values of (m, blocks) differences; ``gaps``: see ``standard_errors.block_gaps``."""
     # numpy's nanmean and nanstd are not used: they warn about arms without a pair.
     is_present = np.isfinite(differences)
     count = is_present.sum(axis=1)
     mean = np.where(is_present, differences, 0.0).sum(axis=1) / np.maximum(count, 1)
     parts = np.where(is_present, differences - mean[:, None], 0.0)
     spread = np.sqrt((parts**2).sum(axis=1) / np.where(count > 1, count - 1, np.nan))
-    error, units = standard_errors(parts / np.maximum(count, 1)[:, None], is_present, far)
+    error, units = standard_errors(parts / np.maximum(count, 1)[:, None], is_present, gaps)
     return PairedStatistics(count, np.where(count > 0, mean, np.nan), spread, error, units)
 
 

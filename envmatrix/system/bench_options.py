@@ -1,4 +1,4 @@
-"""Options, digests and variables of the benchmark, in its own words (``bench_modules``)."""
+"""Options, digests and variables of the benchmark, in its own words (``shared_bench_modules``)."""
 
 from __future__ import annotations
 

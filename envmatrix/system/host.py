@@ -29,7 +29,7 @@ class Host:
     ``gpu_cpus`` are the CPUs next to the first GPU (empty: there is none).
 
     Of the nodes of a cluster only what the scheduler knows is here; the rest is None, and each trial's evidence has it
-    (``stats.seen_host``).
+    (``stats.observed_host``).
     """
 
     name: str

@@ -200,8 +200,8 @@ def test_the_share_of_slow_processes_has_its_exact_interval():
 
 def test_blocks_that_are_further_apart_than_a_slow_phase_have_students_error():
     values = np.random.default_rng(1).normal(0, 1, (2, 30))
-    for far in (None, np.ones(30)):
-        numbers = summarise_pairs(values, far)
+    for gaps in (None, np.ones(30)):
+        numbers = summarise_pairs(values, gaps)
         assert numbers.error == pytest.approx(values.std(axis=1, ddof=1) / math.sqrt(30))
         assert numbers.units.tolist() == [30, 30]
 

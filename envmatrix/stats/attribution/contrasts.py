@@ -95,12 +95,12 @@ def _null_maxima(loads: tuple[tuple[float, ...], ...], blocks: int) -> Floats:
 def estimate_contrasts(gains: Views, weights: Floats, family: ContrastFamily, needed: int) -> tuple[Estimate, ...]:
     """Return the estimates of ``weights`` (contrasts, rows) applied to the mean ``gains`` of rows.
 
-    If no trial is missing, a contrast is one number per block, with the error of their mean (``slow_phases``).
+    If no trial is missing, a contrast is one number per block, with the error of their mean (``standard_errors``).
     Otherwise each row uses the mean of its own blocks, and each block contributes its part of those means. With fewer
     than ``needed`` pairs in a used row there is no interval. Intervals are valid in every view.
     """
     as_measured, *without_slow = (
-        _estimates_in_view(view, gains.far, weights, family, 2 if view_index else needed)
+        _estimates_in_view(view, gains.gaps, weights, family, 2 if view_index else needed)
         for view_index, view in enumerate(gains.every)
     )
     return tuple(
@@ -118,14 +118,14 @@ def _cover_all_views(estimate: Estimate, others: Sequence[Estimate]) -> Estimate
 
 
 def _estimates_in_view(
-    gains: Floats, far: Floats | None, weights: Floats, family: ContrastFamily, needed: int
+    gains: Floats, gaps: Floats | None, weights: Floats, family: ContrastFamily, needed: int
 ) -> list[Estimate]:
     gain_summary = summarise_pairs(gains)
     has_gain, is_used = np.isfinite(gains), weights != 0
     mean = np.nan_to_num(gain_summary.mean)
     parts = np.where(has_gain, gains - mean[:, None], 0.0) / np.maximum(gain_summary.blocks, 1)[:, None]
     pairs = np.where(is_used, gain_summary.blocks, gains.shape[1]).min(axis=1)
-    error, units = standard_errors(weights @ parts, is_used @ has_gain, far)
+    error, units = standard_errors(weights @ parts, is_used @ has_gain, gaps)
     numbers = ((weights @ mean).tolist(), error.tolist(), pairs.tolist(), units.tolist())
     return [_estimate(*row, family, needed) for row in zip(*numbers, strict=True)]
 

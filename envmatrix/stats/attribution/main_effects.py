@@ -69,8 +69,8 @@ class Attribution:
 class Cells:
     """A full factorial: one row of ``logs`` (cells x blocks, higher is better) for each combination of levels.
 
-    The first cell is the reference; ``copies`` (copies x blocks) are its controls. ``far`` is ``slow_phases.apart`` of
-    the blocks. Missing trials are NaN; every block has the reference.
+    The first cell is the reference; ``copies`` (copies x blocks) are its controls. ``gaps``: see
+    ``standard_errors.block_gaps``. Missing trials are NaN; every block has the reference.
     """
 
     factors: tuple[str, ...]
@@ -79,21 +79,21 @@ class Cells:
     names: tuple[str, ...]
     logs: Floats
     copies: Floats = field(default_factory=lambda: np.empty((0, 0)))
-    far: Floats | None = None
+    gaps: Floats | None = None
 
     @cached_property
     def gains(self) -> Views:
         """The log ratios over the mean of the reference's copies, as in the table of effects (cells x blocks)."""
-        return gains_over_reference(self.logs, self.copies, self.far)
+        return gains_over_reference(self.logs, self.copies, self.gaps)
 
 
-def gains_over_reference(logs: Floats, copies: Floats, far: Floats | None = None) -> Views:
+def gains_over_reference(logs: Floats, copies: Floats, gaps: Floats | None = None) -> Views:
     """Return the log ratios of ``logs`` (rows, blocks) over the first row and its copies; the first row is 0."""
     rows = np.vstack([logs[:1], copies, logs[1:]]) if copies.size else logs
     views = [
         log_ratios_over_copy_mean(view, 1 + len(copies)) for view in with_and_without_slow(rows, find_slow_trials(rows))
     ]
-    return Views(tuple(np.vstack([np.zeros_like(logs[:1]), view]) for view in views), far)
+    return Views(tuple(np.vstack([np.zeros_like(logs[:1]), view]) for view in views), gaps)
 
 
 def find_cells(
@@ -116,9 +116,9 @@ def find_cells(
     has_all_cells = 0 < len(varied_factors) <= _MOST_FACTORS and len(cells) == math.prod(map(len, options))
     if not has_all_cells or set(cells) != set(itertools.product(*options)):  # or arms of two matrices
         return None
-    logs, copies, far = signed_logs([arm.name for arm in arms], controls, measured, metric)
+    logs, copies, gaps = signed_logs([arm.name for arm in arms], controls, measured, metric)
     names = tuple(arm.environment for arm in arms)
-    return Cells(tuple(varied_factors), tuple(options), tuple(cells), names, logs, copies, far)
+    return Cells(tuple(varied_factors), tuple(options), tuple(cells), names, logs, copies, gaps)
 
 
 def signed_logs(

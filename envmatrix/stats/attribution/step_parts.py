@@ -5,8 +5,8 @@ of the step, so their means do too. The intervals of all parts of all environmen
 Each part is a family of comparisons (``maxt``) at level ** (1 / number of families), the least favourable case of
 dependent families (Sidak 1967).
 
-Runs have no blocks in common: their intervals contain the variation between runs (``welch.prediction``), so they are
-wider.
+Runs have no blocks in common: their intervals contain the variation between runs (``welch.last_run_difference``), so
+they are wider.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Together:
     differences: Mapping[str, Floats]
     means: Mapping[str, tuple[Floats, Floats]]
     prices: Mapping[str, Floats]
-    far: Floats
+    gaps: Floats
     thread: bool
     comparisons: int
     copies: int
@@ -99,7 +99,7 @@ class Together:
 
     def means_and_half_widths(self, values: Floats, held: int, *, own: bool = False) -> tuple[Floats, Floats]:
         """Return mean differences and half-widths of their intervals (NaN: none). ``own``: each with its own error."""
-        summary = summarise_pairs(values, self.far)
+        summary = summarise_pairs(values, self.gaps)
         errors, is_own = summary.error, np.ones(len(values), dtype=np.bool_)
         if not own:
             errors, is_own = moderated_errors(summary.error, summary.units, self.comparisons)
@@ -128,7 +128,7 @@ class Together:
         """Return the first of the ``shares`` that the blocks exclude, None if they exclude none.
 
         All beyond it are excluded too if mean and error are smooth in the share (Fieller 1954), so halving finds it.
-        With few blocks the error may jump, as it is of few cosines or of all (``slow_phases``).
+        With few blocks the error may jump, as it is of few cosines or of all (``standard_errors``).
         """
 
         def excluded(tried: Floats) -> Bools:

@@ -26,9 +26,9 @@ def compare_environments(
     """Compare two environments of one run, for every workload and engine they share.
 
     The result is the effect of the report's table. If neither is the other's reference, it is the effect with ``old``
-    as the reference (``analysis.between``). ``old`` and ``new`` may also be full names of arms. ``allowed`` is the
-    accepted slowdown (0.03: 3 %); intervals of ``several`` such comparisons are simultaneous. Raises InputError for an
-    unknown environment.
+    as the reference (``effect_estimation.between``). ``old`` and ``new`` may also be full names of arms. ``allowed`` is
+    the accepted slowdown (0.03: 3 %); intervals of ``several`` such comparisons are simultaneous. Raises InputError for
+    an unknown environment.
     """
     pairs = _arm_pairs(run, old, new)
     analysis = estimate(run.plan, measured, workloads=run.workloads, environments=run.environments, metrics=())

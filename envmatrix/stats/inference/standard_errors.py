@@ -55,48 +55,50 @@ def block_gaps(begins: Floats) -> Floats:
     return np.append(gaps, gaps[-1])
 
 
-def too_short(far: Floats) -> bool:
-    """Return whether a run saw too few phases to allow for their differences; ``far`` is ``apart`` of its blocks."""
-    return bool(far.size and far.min() < 1.0 and int(far.sum() + 1e-9) < min(LEAST_PHASES, far.size - 1))
+def too_short(gaps: Floats) -> bool:
+    """Return whether a run saw too few phases to allow for their differences; ``gaps``: its ``block_gaps``."""
+    return bool(gaps.size and gaps.min() < 1.0 and int(gaps.sum() + 1e-9) < min(LEAST_PHASES, gaps.size - 1))
 
 
-def slow_phases_note(far: Floats) -> str:
+def slow_phases_note(gaps: Floats) -> str:
     """Return the note shown with every answer: which slow phases of the machine the run does not allow for.
 
     The shares are the worst of docs/noise.md: phases of a minute, blocks of 10 s or more.
     """
-    if not too_short(far):
+    if not too_short(gaps):
         return LONGER
-    miss_share = next(miss_share for below, miss_share in _MISS_SHARES if round(_spanned_minutes(far)) < below)
+    miss_share = next(miss_share for below, miss_share in _MISS_SHARES if round(_spanned_minutes(gaps)) < below)
     return (
-        f"Short run ({format_span(far)}): the intervals hold for that time. The average speed-up over hours may "
+        f"Short run ({format_span(gaps)}): the intervals hold for that time. The average speed-up over hours may "
         f"lie outside up to {miss_share} of them, because machines have slow phases."
     )
 
 
-def format_span(far: Floats) -> str:
+def format_span(gaps: Floats) -> str:
     """Return the time that the blocks span as text, with long pauses shortened; a short run never shows enough time."""
-    minutes = min(round(_spanned_minutes(far)), ENOUGH_MINUTES - 1) if too_short(far) else round(_spanned_minutes(far))
+    minutes = round(_spanned_minutes(gaps))
+    if too_short(gaps):
+        minutes = min(minutes, ENOUGH_MINUTES - 1)
     return f"{minutes} minutes" if minutes > 1 else "a minute" if minutes else "less than a minute"
 
 
-def _spanned_minutes(far: Floats) -> float:
-    return float(far.sum()) * PHASE_S / 60
+def _spanned_minutes(gaps: Floats) -> float:
+    return float(gaps.sum()) * PHASE_S / 60
 
 
-def standard_errors(parts: Floats, there: Bools, far: Floats | None) -> tuple[Floats, Integers]:
+def standard_errors(parts: Floats, there: Bools, gaps: Floats | None) -> tuple[Floats, Integers]:
     """Return the standard error of each row's sum, and the number of independent blocks it is worth.
 
     ``parts`` (rows, blocks) is each block's contribution to an estimate, less the mean, or 0 if ``there`` is False.
-    ``far`` is ``apart`` of the blocks (None: they are independent). Errors are NaN below 2 blocks.
+    ``gaps``: their ``block_gaps`` (None: they are independent). Errors are NaN below 2 blocks.
     """
     count = there.sum(axis=1)
     error = np.sqrt((parts**2).sum(axis=1) * count / np.where(count > 1, count - 1, np.nan))
     units = count.astype(np.int64)
-    if far is None or far.min(initial=1.0) >= 1.0:
+    if gaps is None or gaps.min(initial=1.0) >= 1.0:
         return error, units
     for mask in {row.tobytes(): row for row in there}.values():
-        cosine_count, blocks = int(far[mask].sum() + 1e-9), int(mask.sum())
+        cosine_count, blocks = int(gaps[mask].sum() + 1e-9), int(mask.sum())
         if cosine_count >= blocks - 1:
             continue
         rows = (there == mask).all(axis=1)

@@ -54,7 +54,7 @@ class StoppedArm:
 
 @dataclass(frozen=True)
 class Race:
-    """The arms that run in the next block, and the confidence ``levels`` for ``analysis.estimate``.
+    """The arms that run in the next block, and the confidence ``levels`` for ``effect_estimation.estimate``.
 
     ``finished``: no arm is left, or the leader of every family is surely within the margin of the best.
     """
@@ -94,15 +94,15 @@ def rivals_lead_lower_bounds(logs: Views, rivals: Views, tests: float) -> Floats
     """
     confidence = 1.0 - ELIMINATION_ERROR / tests
     bounds = [
-        [_lower_bounds(rival - row_logs, logs.far, confidence) for rival in others]
+        [_lower_bounds(rival - row_logs, logs.gaps, confidence) for rival in others]
         for row_logs, others in zip(logs.every, rivals.every, strict=True)
     ]
     shape = len(bounds), len(rivals.with_all_trials), len(logs.with_all_trials)
     return np.asarray(np.array(bounds).reshape(shape).min(axis=0))
 
 
-def _lower_bounds(lead: Floats, far: Floats | None, confidence: float) -> Floats:
-    numbers = summarise_pairs(lead, far)
+def _lower_bounds(lead: Floats, gaps: Floats | None, confidence: float) -> Floats:
+    numbers = summarise_pairs(lead, gaps)
     reach = np.array([student_quantile(int(n), confidence) if n >= 2 else np.inf for n in numbers.units])
     with np.errstate(invalid="ignore"):
         bound = numbers.mean - reach * numbers.error
@@ -146,15 +146,15 @@ def _is_same_as_reference(differences: Views, family: Family, level: float, marg
 class FamilyData:
     """The numbers of one family: logs (higher is better) of arms and reference copies, and eligible arms.
 
-    Both are (rows, blocks); ``far`` is ``slow_phases.apart`` of the blocks. ``breaks``: the reference fails more often
-    than some arm. It may then look too fast, and removes no arm.
+    Both are (rows, blocks); ``gaps``: see ``standard_errors.block_gaps``. ``breaks``: the reference fails
+    more often than some arm. It may then look too fast, and removes no arm.
     """
 
     family: Family
     logs: Floats
     copies: Floats
     eligible: Bools
-    far: Floats | None = None
+    gaps: Floats | None = None
     breaks: bool = False
 
 
@@ -201,8 +201,8 @@ def _decide(data: FamilyData, active: Bools, then: Bools, look: int, plan: Plan)
     family, share, count = data.family, error_share(plan, look), len(data.copies)
     rows = np.vstack([data.copies, data.logs])[:, then]
     slow = find_slow_trials(rows)
-    views = Views(with_and_without_slow(rows, slow), None if data.far is None else data.far[then])
-    reference = Views(tuple(mean_copies(view[:count])[None, :] for view in views.every), views.far)
+    views = Views(with_and_without_slow(rows, slow), None if data.gaps is None else data.gaps[then])
+    reference = Views(tuple(mean_copies(view[:count])[None, :] for view in views.every), views.gaps)
     logs = views.rows(np.arange(count, len(rows)))
     has_slow = np.asarray(slow.any(axis=1) & (int(then.sum()) < LEAST_BLOCKS))
     reference_waits, waits = bool(has_slow[:count].any()), has_slow[count:]

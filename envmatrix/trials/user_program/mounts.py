@@ -13,7 +13,7 @@ from envmatrix.block.program_folder import find_links
 _OF_THE_SYSTEM = tuple(map(Path, ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/run", "/sbin",
                                   "/sys", "/usr")))  # fmt: skip
 _NOT_WHOLE = frozenset(map(Path, ("/", "/home", "/mnt", "/root", "/srv", "/tmp", "/var", "/var/tmp", "/work")))  # noqa: S108
-#: What separates the options of a mount (``matrix/program.py``).
+#: What separates the options of a mount.
 _SEPARATORS = re.compile(r"[:,\\\s]")
 
 
