@@ -137,11 +137,11 @@ def _add_program(parser: argparse.ArgumentParser) -> None:
 
 
 def _program(arguments: argparse.Namespace) -> None:
-    from bench import command, program_metrics, record
-    from bench.evidence import stop_signals
+    from bench import metrics_from_program, record, user_program
+    from bench.evidence import suspension_count
 
     if not arguments.gate:  # with a gate, the process is stopped between its turns on purpose
-        stop_signals.watch(children=True)
+        suspension_count.watch(children=True)
     argv = arguments.argv[1:] if arguments.argv[:1] == ["--"] else arguments.argv
     if not argv:
         raise BenchError("command wants a program: python -m bench command [options] -- PROGRAM ARGUMENTS")
@@ -150,16 +150,16 @@ def _program(arguments: argparse.Namespace) -> None:
     sources = {"regex": arguments.metric_regex, "json": file, "steps": arguments.metric_steps}
     kind, source = next(((kind, source) for kind, source in sources.items() if source is not None), ("wall", None))
     better, warmup = "higher" if kind == "steps" else arguments.better, arguments.metric_warmup
-    wanted_numbers = program_metrics.WantedNumbers(
-        program_metrics.MetricSource(
+    wanted_numbers = metrics_from_program.WantedNumbers(
+        metrics_from_program.MetricSource(
             arguments.metric_name, kind, source, key, better, arguments.metric_unit, warmup=warmup
         ),
-        tuple(program_metrics.parse_metric_option(text, check=False) for text in arguments.also),
-        tuple(program_metrics.parse_metric_option(text, check=True) for text in arguments.check),
+        tuple(metrics_from_program.parse_metric_option(text, check=False) for text in arguments.also),
+        tuple(metrics_from_program.parse_metric_option(text, check=True) for text in arguments.check),
     )
     record.check_writable(arguments.log)
     with open(arguments.log, "wb") if arguments.log else contextlib.nullcontext() as log:
-        document = command.run(
+        document = user_program.run(
             argv, wanted_numbers, arguments.limit_s, log, arguments.log_limit_bytes, arguments.prepare, arguments.gate
         )
     record.write(document, arguments.record)
@@ -167,11 +167,11 @@ def _program(arguments: argparse.Namespace) -> None:
 
 def _run(parsed: argparse.Namespace) -> None:
     from bench import arguments, options, record, trial_process
-    from bench.evidence import stop_signals
+    from bench.evidence import suspension_count
     from bench.parallel import nodes
 
     if not parsed.gate:  # with a gate, the process is stopped between its turns on purpose
-        stop_signals.watch()
+        suspension_count.watch()
     names = options.listed()
     values = arguments.from_texts({name: text for name, text in vars(parsed).items() if name in names})
     record.check_writable(parsed.record)

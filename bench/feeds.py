@@ -20,9 +20,9 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from bench import dataset_tensors
 from bench.dataset_tensors import Batch
-from bench.device_and_rank import Place
 from bench.errors import BenchError
 from bench.options import Options
+from bench.process_place import Place
 
 #: The number of files for ``loader: image-folder``: enough for an epoch, and written within a second.
 FOLDER_IMAGES = 2048

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from bench import dataset_tensors, feeds, model_compression, models, onnx_graph, profiling, steps, timing
 from bench.data_sets import Prepared
 from bench.dataset_tensors import Batch
-from bench.device_and_rank import Place
 from bench.errors import RunError
 from bench.options import Options
 from bench.parallel import derived_options, one_process_comparison, strategies
+from bench.process_place import Place
 from bench.record import finite
 from bench.steps import Step
 

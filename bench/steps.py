@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from bench import dataset_tensors
 from bench.dataset_tensors import Batch
-from bench.device_and_rank import Place
 from bench.devices import Device
 from bench.options import Options
+from bench.process_place import Place
 
 #: Called with each phase of a step when it has ended.
 Mark = Callable[[str], None]
@@ -73,7 +73,7 @@ class Trainer:
     Losses are weighted so that their mean over the processes is the mean over the whole batch, even if shares differ in
     size: DDP, FSDP and Horovod average gradients over the processes. With ``accumulation`` a share is computed in parts
     whose gradients add up, each weighted by its number of samples. ``whole`` contains the weights and is called as
-    ``forward``, which may be compiled. ``quiet`` is a context without gradient exchange; entering ``exchanged``
+    ``forward``, which may be compiled. ``quiet`` is a context without gradient exchange; entering ``after_exchange``
     completes the exchange.
     """
 
@@ -94,7 +94,7 @@ class Trainer:
         self.autocast = autocast(options, place.device.name)
         self.scaler = gradient_scaler_or_none(options, place.device.name)
         self.quiet: Callable[[], AbstractContextManager[Any]] = nullcontext
-        self.exchanged: Callable[[], AbstractContextManager[Any]] = nullcontext
+        self.after_exchange: Callable[[], AbstractContextManager[Any]] = nullcontext
         self.losses: list[Any] = []
         self._set_to_none: bool = options["set_to_none"]
         self._keep = _KEPT[options["log_loss"]]
@@ -131,7 +131,7 @@ class Trainer:
         if self.scaler is None:
             self.optimizer.step()
             return
-        with self.exchanged():
+        with self.after_exchange():
             self.scaler.step(self.optimizer)
         self.scaler.update()
 

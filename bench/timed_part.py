@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from bench import system_event_costs, timing
 from bench.data_sets import Prepared
-from bench.device_and_rank import Place
 from bench.early_and_late_steps import first_half_extra_s
 from bench.gate import Gate
 from bench.options import Options
 from bench.parallel import derived_options
+from bench.process_place import Place
 
 if TYPE_CHECKING:
-    from bench.parallel.collectives import Communication
+    from bench.parallel.collective_bandwidth import Communication
     from bench.prepared_model import Network
 
 #: The times of the record that are also metrics, in seconds.
@@ -56,7 +56,7 @@ def measure(
 def _prepare_work(options: Options, prepared: Prepared | None, place: Place) -> Network | Communication:
     """Return the work, ready for its first step."""
     if prepared is None:
-        from bench.parallel.collectives import Communication
+        from bench.parallel.collective_bandwidth import Communication
 
         return Communication(options, place)
     from bench.prepared_model import Network

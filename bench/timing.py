@@ -13,9 +13,9 @@ from torch import Tensor
 
 from bench import kernel_counters, step_thread_account
 from bench.dataset_tensors import Batch
-from bench.device_and_rank import Place
 from bench.early_and_late_steps import first_to_last_step_ratio, second_half
 from bench.gate import Gate, Turn
+from bench.process_place import Place
 from bench.record import finite
 from bench.steps import Step
 

@@ -20,9 +20,9 @@ from bench.options import Options
 from bench.parallel import derived_options, launch, observed
 
 if TYPE_CHECKING:
-    from bench.device_and_rank import Place
     from bench.parallel.nodes import Node
     from bench.parallel.rank_member import Member
+    from bench.process_place import Place
 
 #: Parts of a record that a skipped workload does not have.
 _MEASURED = ("data", "timing", "metrics", "result", "step_thread")
@@ -85,7 +85,7 @@ def _placed(options: Options, member: Member | None, cpus: Sequence[int] | None)
     if member is not None:
         return member.joined(options, cpus)
     from bench import devices
-    from bench.device_and_rank import Place
+    from bench.process_place import Place
 
     return nullcontext(Place(devices.open_device(derived_options.device(options)), cpus=cpus))
 

@@ -13,8 +13,8 @@ from envmatrix.version import __version__
 
 if TYPE_CHECKING:
     from envmatrix.api.environment_exec_and_export import export
-    from envmatrix.api.packs import reproduce
     from envmatrix.api.paired_reruns import rerun
+    from envmatrix.api.reproduction_packs import reproduce
     from envmatrix.api.result import Result
     from envmatrix.api.run_reports import compare, effects, history
     from envmatrix.api.runs import load, resume, run
@@ -47,7 +47,7 @@ __all__ = [
 _HOMES = {
     "envmatrix.api.run_reports": ("compare", "effects", "history"),
     "envmatrix.api.environment_exec_and_export": ("export",),
-    "envmatrix.api.packs": ("reproduce",),
+    "envmatrix.api.reproduction_packs": ("reproduce",),
     "envmatrix.api.paired_reruns": ("rerun",),
     "envmatrix.api.result": ("Result",),
     "envmatrix.api.runs": ("load", "resume", "run"),

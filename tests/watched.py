@@ -9,7 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.command_line import main
-from bench.evidence import tree
+from bench.evidence import process_tree_watch
 
 _WORK = """import os, time
 def looks(): return int(open({file!r}).read())
@@ -28,9 +28,9 @@ def work(file: Path, cpu_s: float = 0.2) -> str:
 
 
 def counted(file: str) -> None:
-    looked, looks = tree.Watch._look, 0
+    looked, looks = process_tree_watch.Watch._look, 0
 
-    def look(watch: tree.Watch, last: bool = False) -> None:
+    def look(watch: process_tree_watch.Watch, last: bool = False) -> None:
         nonlocal looks
         looked(watch, last)
         looks += 1
@@ -38,8 +38,8 @@ def counted(file: str) -> None:
         Path(f"{file}.new").replace(file)
 
     Path(file).write_text("0\n")
-    tree.Watch._look = look
-    tree._SHARE = 1  # check as often as possible
+    process_tree_watch.Watch._look = look
+    process_tree_watch._SHARE = 1  # check as often as possible
 
 
 if __name__ == "__main__":

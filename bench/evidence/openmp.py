@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from bench.evidence import loaded_libraries, openmp_threads
+from bench.evidence import loaded_libraries, openmp_runtimes_in_use
 from bench.evidence.reading import attempt
 
 # 0 to 4 are OpenMP's values; LLVM's and Intel's runtimes add 6 and 7 if KMP_AFFINITY is in effect (kmp.h).
@@ -34,7 +34,7 @@ def collect(affinity_before: list[int] | None) -> dict[str, Any] | None:
 
     Must run before other evidence computes anything: threads started by that are not the program's.
     """
-    workers = attempt(openmp_threads.workers)
+    workers = attempt(openmp_runtimes_in_use.workers)
     path = loaded_libraries.symbol_owner("GOMP_parallel") or loaded_libraries.symbol_owner("__kmpc_fork_call")
     if path is None:
         return None

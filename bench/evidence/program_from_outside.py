@@ -13,8 +13,8 @@ from typing import Any
 
 from bench import recorded_variables
 from bench.evidence import elf, loaded_libraries, machine, memory, sandbox
+from bench.evidence.process_tree_watch import Program
 from bench.evidence.reading import attempt
-from bench.evidence.tree import Program
 
 #: Evidence that depends only on variables read at start-up, and so is equal in processes started alike.
 _READ_AT_START = ("torch", "blas", "onednn", "packages")

@@ -13,8 +13,8 @@ from typing import Any
 from bench import recorded_variables
 from bench.evidence import program_from_outside
 from bench.evidence.proc_files import TICKS_PER_S, Stat, descendants
+from bench.evidence.process_tree_watch import WORKS, Program, Watch
 from bench.evidence.reading import text
-from bench.evidence.tree import WORKS, Program, Watch
 from bench.parallel import observed
 
 #: CPU time is counted in ticks: a process may lose one of user time and one of system time.

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from bench.device_and_rank import Place
 from bench.errors import RunError
 from bench.options import Options
+from bench.process_place import Place
 
 _HOST = "127.0.0.1"
 
@@ -97,7 +97,7 @@ def optimizer(base_optimizer: torch.optim.Optimizer, model: nn.Module, parts: in
 
 
 @contextlib.contextmanager
-def exchanged(averaging: Any) -> Iterator[None]:
+def after_gradient_exchange(averaging: Any) -> Iterator[None]:
     """Wait for the gradient exchange first: gradients must not be unscaled while it runs."""
     averaging.synchronize()
     with averaging.skip_synchronize():

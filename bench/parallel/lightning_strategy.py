@@ -14,8 +14,8 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 from torch.nn import functional
 
-from bench.device_and_rank import Place
 from bench.options import Options
+from bench.process_place import Place
 from bench.timing import Loop
 
 _PRECISION = {"none": "32-true", "bfloat16": "bf16-mixed"}

@@ -11,8 +11,8 @@ from bench.evidence import proc_files
 from bench.evidence.reading import text
 
 if TYPE_CHECKING:
-    from bench.device_and_rank import Place
     from bench.options import Options
+    from bench.process_place import Place
 
 _ESTABLISHED = "01"  # include/net/tcp_states.h
 

@@ -13,7 +13,7 @@ from bench.errors import RunError
 from bench.options import Options
 
 if TYPE_CHECKING:
-    from bench.device_and_rank import Place
+    from bench.process_place import Place
 
 
 class Member:
@@ -44,8 +44,8 @@ class Member:
         import torch
 
         from bench import devices
-        from bench.device_and_rank import Place
         from bench.parallel import derived_options, rendezvous
+        from bench.process_place import Place
 
         if not torch.distributed.is_available():
             raise RunError("this torch was built without torch.distributed")

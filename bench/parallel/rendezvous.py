@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from bench.device_and_rank import Place
 from bench.errors import RunError
 from bench.evidence.reading import attempt
 from bench.options import Options
 from bench.parallel import nodes, observed
+from bench.process_place import Place
 
 _HOST = "127.0.0.1"
 

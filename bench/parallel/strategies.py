@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from bench import steps, timing
-from bench.device_and_rank import Place
 from bench.errors import BenchError, SkipError
 from bench.options import Options
 from bench.parallel import pipeline
+from bench.process_place import Place
 from bench.steps import Trainer
 
 
@@ -106,7 +106,7 @@ def trainer(
         from bench.parallel import horovod_strategy
 
         step.optimizer = horovod_strategy.optimizer(optimizer, whole, options["accumulation"])
-        step.exchanged = partial(horovod_strategy.exchanged, step.optimizer)
+        step.after_exchange = partial(horovod_strategy.after_gradient_exchange, step.optimizer)
     if options["parallel"] == "fsdp" and step.scaler is not None:
         from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 

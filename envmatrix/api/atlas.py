@@ -42,7 +42,7 @@ from envmatrix.system.printable import printable_line
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.trials.feasibility import resolve_program_folder
 from envmatrix.trials.user_program.file_digests import program_files
-from envmatrix.trials.user_program.variables import pass_available_variables
+from envmatrix.trials.user_program.shell_variables import pass_available_variables
 
 #: Most environments that the next command measures.
 _MOST_NEXT = 4

@@ -184,7 +184,7 @@ def _pin_system(
     suite = Suite(base.suite, place.cache)
     packages = system_packages(image, suite)
     pins = suite.closure(packages, base.status)
-    return locks.pin_system(suite.distribution, packages, base.choice, pins)
+    return locks.pin_system(suite.name_with_architecture, packages, base.choice, pins)
 
 
 def write_definitions(

@@ -17,7 +17,7 @@ from envmatrix.matrix import Design, Factor, Matrix, load
 from envmatrix.matrix.additions import only_levels, with_only_design, with_packaged_levels
 from envmatrix.plan.environment import Environment, complete_levels, is_possible, library_for_level
 from envmatrix.results import Run, RunFolder
-from envmatrix.results.run import LauncherOptions
+from envmatrix.results.run_json import LauncherOptions
 from envmatrix.stats.attribution.causes import levels_changed
 from envmatrix.stats.attribution.explanation import Explanation, Wanted
 from envmatrix.stats.comparisons.result import Comparison

@@ -27,7 +27,7 @@ from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.known_variables import find_unread_variables
 from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder
-from envmatrix.results.run import LauncherOptions
+from envmatrix.results.run_json import LauncherOptions
 from envmatrix.runner.loop import run as run_experiment
 from envmatrix.runner.progress import LineProgress
 from envmatrix.system.atomic_files import retry_writes

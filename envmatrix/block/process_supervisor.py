@@ -36,7 +36,7 @@ _CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
 _MS_BIND, _MS_REC, _MS_SLAVE = 0x1000, 0x4000, 0x80000
 #: Options of an overlay, the best first: only the first can rename the folders below it, and it needs privileges.
 _OVERLAY_OPTIONS = (",redirect_dir=on", ",userxattr", "")
-#: Seconds between SIGINT, SIGTERM and SIGKILL; longer than bench/command.py gives its own children.
+#: Seconds between SIGINT, SIGTERM and SIGKILL; longer than bench/user_program.py gives its own children.
 GRACE_S = 2.0
 HOLD, RELEASE = b"-", b"+"
 #: Seconds for processes to stop: one inside the kernel stops when it returns.

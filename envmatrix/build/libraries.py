@@ -17,7 +17,7 @@ from pathlib import Path
 import yaml
 
 from envmatrix.build.cache import Cache, disk_errors, json_digest
-from envmatrix.build.debian.packages import Apt, unpack_deb
+from envmatrix.build.debian.packages import Apt, extract_libraries_of_deb
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.package_locks import Locks
 from envmatrix.build.python.interpreters import Python
@@ -154,7 +154,7 @@ class LibraryBuilder:
             for file in files:
                 is_debian = file.suffix == ".deb"
                 unpacked += (
-                    unpack_deb(file, place, scratch)
+                    extract_libraries_of_deb(file, place, scratch)
                     if is_debian
                     else extract_libraries_of_wheel(file, place, library.files)
                 )

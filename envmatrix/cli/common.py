@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from envmatrix.cli.argument_parser import Arguments
-    from envmatrix.results.run import LauncherOptions
+    from envmatrix.results.run_json import LauncherOptions
 
 
 def print_json(body: object) -> None:

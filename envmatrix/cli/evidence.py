@@ -32,7 +32,7 @@ def run(arguments: Arguments) -> int:
     """Start a process or your program in the environment, print its evidence, and compare it with the checks."""
     from envmatrix.evidence import checks
     from envmatrix.evidence.record import read_evidence
-    from envmatrix.trials.prepared_environment import EVIDENCE_LIMIT_S, PROGRAM_LIMIT_S
+    from envmatrix.trials.environment_session import EVIDENCE_LIMIT_S, PROGRAM_LIMIT_S
 
     command = tuple(arguments.command)
     with check_unused_input(command):

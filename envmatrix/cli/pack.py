@@ -25,7 +25,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> None:
     """Write an archive with everything needed to repeat a run elsewhere."""
-    from envmatrix.api.packs import pack_run
+    from envmatrix.api.reproduction_packs import pack_run
     from envmatrix.runner.reproduction.pack_archive import manifest_summary
 
     packed = common.call(pack_run, arguments, key=arguments.sign)

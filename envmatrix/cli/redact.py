@@ -14,7 +14,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> None:
     """Remove users, their folders and host names from a run that is to be published."""
-    from envmatrix.api.packs import redact_run_in_place
+    from envmatrix.api.reproduction_packs import redact_run_in_place
 
     result, changed = common.call(redact_run_in_place, arguments)
     text = (

@@ -45,10 +45,10 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Verify and rebuild a packed run, run its plan again, and print which effects were reproduced."""
-    from envmatrix.api import packs
+    from envmatrix.api import reproduction_packs
     from envmatrix.runner.reproduction.pack_archive import manifest_summary
 
-    opened = common.call(packs.open_archive, arguments)
+    opened = common.call(reproduction_packs.open_archive, arguments)
     if arguments.check:
         if arguments.json:
             common.print_json({**manifest_summary(opened.manifest), "signed": opened.signed})
@@ -64,14 +64,14 @@ def run(arguments: Arguments) -> int:
 
 def _rerun_or_compare(opened: OpenedPack, arguments: Arguments) -> tuple[Reproduction, ExitCode]:
     """Run the plan of a pack here, or take the named run, and compare."""
-    from envmatrix.api import packs
+    from envmatrix.api import reproduction_packs
 
     if arguments.run:
-        reproduction = common.call(packs.compare_again, arguments, opened=opened)
-        return reproduction, packs.bench_exit_code(arguments.run, arguments.results)
+        reproduction = common.call(reproduction_packs.compare_again, arguments, opened=opened)
+        return reproduction, reproduction_packs.bench_exit_code(arguments.run, arguments.results)
     vouched = bool(arguments.signers or arguments.sha256)
     experiment = common.call(
-        packs.begin_reproduction,
+        reproduction_packs.begin_reproduction,
         arguments,
         opened=opened,
         new_run=shared_options.read_new_run(arguments),
@@ -80,7 +80,7 @@ def _rerun_or_compare(opened: OpenedPack, arguments: Arguments) -> tuple[Reprodu
     )
     watch, ask = progress_and_result.progress_watch(quiet=arguments.quiet)
     reproduction, result = common.call(
-        packs.finish_reproduction, arguments, opened=opened, experiment=experiment, watch=watch, ask=ask
+        reproduction_packs.finish_reproduction, arguments, opened=opened, experiment=experiment, watch=watch, ask=ask
     )
     common.print_progress(f"{result.name}: {result.why}")
     return reproduction, progress_and_result.explain_exit(result)

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from envmatrix.api.user_program.single_remote_trial import SingleTrial
     from envmatrix.matrix.environment_files import EnvironmentFile
     from envmatrix.system.host import Host
+    from envmatrix.trials.environment_session import Session
     from envmatrix.trials.new_run_options import NewRun
     from envmatrix.trials.overrides import Overrides
-    from envmatrix.trials.prepared_environment import Session
 
 #: Options for a program, as named in the namespace.
 _PROGRAM_OPTIONS = (

@@ -200,7 +200,7 @@ class ApptainerEngine(CgroupConfined, Engine):
         """Write the stand-alone SIF of a named environment to ``folder``, with its bill of materials."""
         target = folder / f"{environment.name}.sif"
         if docker := image_source(self.places):
-            current = docker.prepare_current(environment.image, libraries, progress)
+            current = docker.prepare_with_current_bench(environment.image, libraries, progress)
             prepared = self._from_docker(docker, current, progress)
         else:
             prepared = self.prepare(environment.image, libraries, progress)

@@ -131,7 +131,9 @@ class DockerEngine(Engine):
         """Return the path of the image's CycloneDX bill of materials."""
         return records.bill_file(self.places.cache, prepared)
 
-    def prepare_current(self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback) -> Prepared:
+    def prepare_with_current_bench(
+        self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback
+    ) -> Prepared:
         """Prepare the image with the current bench/ built in (benchmarks mount bench/ instead)."""
         with self.client("preparing an image") as client:
             images = DockerImages(client, self.places)
@@ -150,7 +152,7 @@ class DockerEngine(Engine):
         self, environment: Environment, libraries: tuple[Library, ...], folder: Path, progress: ProgressCallback
     ) -> NamedImage:
         """Build and tag the stand-alone image of a named environment; write its bill of materials to ``folder``."""
-        prepared = self.prepare_current(environment.image, libraries, progress)
+        prepared = self.prepare_with_current_bench(environment.image, libraries, progress)
         with self.client(f"building {environment.name}") as client:
             publisher = publisher_labels(folder)
             tag = DockerImages(client, self.places).named(environment, prepared.reference, publisher, progress)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from envmatrix.plan import Slot
     from envmatrix.plan.environment import Environment
     from envmatrix.results import Trial
-    from envmatrix.results.run import LauncherOptions
+    from envmatrix.results.run_json import LauncherOptions
     from envmatrix.system.host import Host
     from envmatrix.system.progress import ProgressCallback
     from envmatrix.trials.batches import TrialGrouper

@@ -27,7 +27,7 @@ from envmatrix.trials.experiment import Experiment
 if TYPE_CHECKING:
     from envmatrix.engines.base import Engine
     from envmatrix.matrix import Design
-    from envmatrix.results.run import LauncherOptions
+    from envmatrix.results.run_json import LauncherOptions
 
 #: Seconds between checks of the files.
 _FILES_S = 0.5
@@ -261,7 +261,7 @@ class BatchLauncher(BlockLauncher):
         return "\n".join([*lines, ""])
 
     def _follow(self, pending: PendingBlock, state: QueuedJob | None, work: Work) -> Trials:
-        if state and state.alive and not pending.files.stopped(pending.attempt):
+        if state and state.alive and not pending.files.stop_status_node_and_path(pending.attempt):
             pending.gone = 0
             self._attend(pending, state)
             return
@@ -290,7 +290,7 @@ class BatchLauncher(BlockLauncher):
 
     def _loss(self, pending: PendingBlock, state: QueuedJob | None) -> Loss:
         """Return why a job ended before its trials did."""
-        stopped = pending.files.stopped(pending.attempt)
+        stopped = pending.files.stop_status_node_and_path(pending.attempt)
         return stopped_loss(*stopped) if stopped else self._system.loss(pending.job)
 
     def _set_aside(self, pending: PendingBlock, loss: Loss) -> None:

@@ -135,7 +135,7 @@ class BlockFolder:
         """Return the record that an attempt's job wrote when it started; None if there is none."""
         return _document(_BEGUN, self.path / f"begun-{attempt}")
 
-    def stopped(self, attempt: int) -> tuple[int, str, str] | None:
+    def stop_status_node_and_path(self, attempt: int) -> tuple[int, str, str] | None:
         """Return (status, node, path) of an attempt whose script stopped by itself."""
         words = _read(self.path / f"stopped-{attempt}").strip().split(" ", 2)
         if len(words) < 2 or not words[0].isdecimal():

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from envmatrix.engines.base import Engine
     from envmatrix.matrix import Design
-    from envmatrix.results.run import LauncherOptions
+    from envmatrix.results.run_json import LauncherOptions
     from envmatrix.system.host import Host
     from envmatrix.system.progress import ProgressCallback
 

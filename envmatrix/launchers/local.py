@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from envmatrix.matrix import Design
     from envmatrix.plan import Slot
     from envmatrix.results import Trial
-    from envmatrix.results.run import LauncherOptions
+    from envmatrix.results.run_json import LauncherOptions
     from envmatrix.system.progress import ProgressCallback
     from envmatrix.trials.experiment import Experiment
 

@@ -60,7 +60,8 @@ class Arm:
 class Slot:
     """A planned trial: ``trial`` is its stable name, ``padding`` the length of a filler variable in its environment.
 
-    ``look_s``: a steady-state run of this many seconds, not a trial of a block (``plan.steady_state_runs``).
+    ``look_s``: a steady-state run of this many seconds (see ``plan.steady_state_runs_after_blocks``), not a trial of a
+    block.
 
     The padding moves the stack by a random amount, so that a lucky memory layout does not favour one environment
     (Mytkowicz et al., ASPLOS 2009).

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from envmatrix.durations_and_sizes import as_duration, as_hours, is_too_long_to_suggest
 from envmatrix.plan import shown_name
-from envmatrix.plan.steady_state_runs import BUDGET_SHARE, FULL_RUN_S, START_S, reserve_s
+from envmatrix.plan.steady_state_runs_after_blocks import BUDGET_SHARE, FULL_RUN_S, START_S, reserve_s
 from envmatrix.report.formatting import format_count
 from envmatrix.results import Trial
 from envmatrix.results.elapsed import ElapsedTime
@@ -15,7 +15,7 @@ from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.failure_reason import log_tail
 from envmatrix.trials.interleaving_eligibility import is_single_process_benchmark
 from envmatrix.trials.user_program.failure_hints import missing_module_hint, outside_path_hint, start_hint, system_hints
-from envmatrix.trials.user_program.variables import dropped_variables_hint, missing_module_text
+from envmatrix.trials.user_program.shell_variables import dropped_variables_hint, missing_module_text
 
 _BROKEN_OUTCOMES = ("failed", "invalid", "timed_out")
 #: From this load per CPU on, other programs are reported to use a large part of the time.

@@ -17,7 +17,7 @@ from envmatrix.plan.steady_state_allocation import (
     seconds_of_steps,
     share_to_continue,
 )
-from envmatrix.plan.steady_state_runs import START_S, next_run_s, reserve_s, steady_state_slot
+from envmatrix.plan.steady_state_runs_after_blocks import START_S, next_run_s, reserve_s, steady_state_slot
 from envmatrix.report.formatting import format_count
 from envmatrix.results import Reading, Trial
 from envmatrix.stats.measurements import Measurements

@@ -33,7 +33,7 @@ from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.failure_reason import last_line, why_program_failed
 from envmatrix.trials.user_program import invocation
 from envmatrix.trials.user_program.file_digests import changed_file_texts
-from envmatrix.trials.user_program.variables import starting_variables, words_in_sources
+from envmatrix.trials.user_program.shell_variables import starting_variables, words_in_sources
 from envmatrix.trials.verification import Verification, verify_evidence
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -45,7 +45,7 @@ from envmatrix.trials.interleaving_eligibility import decide_schedule
 from envmatrix.trials.new_run_options import NewRun
 from envmatrix.trials.user_program import invocation
 from envmatrix.trials.user_program.file_digests import program_files
-from envmatrix.trials.user_program.variables import check_passed_variables, pass_available_variables
+from envmatrix.trials.user_program.shell_variables import check_passed_variables, pass_available_variables
 from envmatrix.version import __version__
 
 #: Attributes that place an environment's processes -> name of one item.

@@ -19,7 +19,7 @@ from envmatrix.launchers.pending_block import PendingBlock
 from envmatrix.matrix import Design
 from envmatrix.plan import Slot
 from envmatrix.results import Trial, write_whole
-from envmatrix.results.run import LauncherOptions
+from envmatrix.results.run_json import LauncherOptions
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.experiment import Experiment
 
@@ -94,7 +94,7 @@ class DetachedLauncher(BlockLauncher):
 
     def _ended_early(self, pending: PendingBlock) -> None:
         del self._pending_blocks[pending.block]
-        stopped = pending.files.stopped(pending.attempt)
+        stopped = pending.files.stop_status_node_and_path(pending.attempt)
         reason = stop_reason(stopped[0], stopped[2]) if stopped else "its process is gone"
         self._say(f"block {pending.block}: {len(pending.slots)} trial(s) not done: {reason}")
         pending.files.note_end(pending.attempt, reason, excused=bool(stopped))

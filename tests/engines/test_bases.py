@@ -79,7 +79,7 @@ def test_a_lock_that_lacks_what_its_base_needs_is_named_and_leaves_nothing(
     packages = system_packages(PLAIN, suite)
     pins = tuple(pin for pin in suite.closure(packages, base.status) if pin.name != "libpython3-stdlib")
     places = BuildPaths(ground.cache, tmp_path, ground.bench)
-    Locks(tmp_path, ground.cache).pin_system(suite.distribution, packages, base.choice, pins)
+    Locks(tmp_path, ground.cache).pin_system(suite.name_with_architecture, packages, base.choice, pins)
     before = images_of_build(client, "envmatrix/image-plain:")
     with pytest.raises(EngineError, match="the base image lacks a package that the lock requires") as caught:
         DockerEngine(places).prepare(PLAIN, (), Said())

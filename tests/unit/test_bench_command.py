@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench import program_metrics
+from bench import metrics_from_program
 from bench.errors import RunError
 from envmatrix.engines.base import Limits
 from envmatrix.engines.process_limits import prepare_confinement
@@ -55,7 +55,7 @@ def test_a_process_that_measures_a_program_loads_no_module_that_it_does_not_need
         check=True,
     )  # fmt: skip
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "bench.command" in loaded
+    assert "bench.user_program" in loaded
     assert not loaded & {
         "dataclasses",
         "statistics",
@@ -186,7 +186,9 @@ def test_any_value_in_a_metric_file_is_a_finite_number_or_a_clear_error(tmp_path
     file = tmp_path_factory.getbasetemp() / "any.json"
     file.write_text(json.dumps({"k": value}))
     with contextlib.suppress(RunError):
-        number = program_metrics.number_from_file(program_metrics.MetricSource("m", "json", str(file), "k", "lower"))
+        number = metrics_from_program.number_from_file(
+            metrics_from_program.MetricSource("m", "json", str(file), "k", "lower")
+        )
         assert abs(number) < float("inf")
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import random
 
-from bench import code_digest, command, data_sets, stand_in_data
+from bench import code_digest, data_sets, stand_in_data, user_program
 
 
 def test_the_digest_covers_names_and_bytes_and_ignores_compiled_files(tmp_path):
@@ -66,7 +66,7 @@ def test_stand_in_pixels_never_overflow_and_every_class_is_there():
 def test_the_environments_own_python_is_not_other_work(monkeypatch):
     def digest_of(python, program):
         monkeypatch.setattr("sys.executable", python)
-        return command._digest({"command": [program, "train.py"], "metric": {}})
+        return user_program._digest({"command": [program, "train.py"], "metric": {}})
 
     one = digest_of("/venv/a/bin/python", "/venv/a/bin/python")
     assert one == digest_of("/opt/b/bin/python3", "/opt/b/bin/python3")

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench.evidence import working_programs
-from bench.evidence.tree import Program, Reaped
+from bench.evidence.process_tree_watch import Program, Reaped
 from bench.evidence.working_programs import _merge_alike, _working_programs
 
 BIG = 0.55

@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch")
 
 from bench import gate, timing  # noqa: E402 - it imports torch
 from bench.dataset_tensors import Batch  # noqa: E402
-from bench.device_and_rank import Place  # noqa: E402
 from bench.devices import Cpu  # noqa: E402
+from bench.process_place import Place  # noqa: E402
 
 WAIT, STEP, FIRST = 5, 7, 100
 

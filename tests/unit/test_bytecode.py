@@ -42,4 +42,4 @@ def test_the_trials_of_a_run_find_the_benchmark_compiled(tmp_path, monkeypatch):
     monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
     (tmp_path / "matrix.yaml").write_text(PLAIN.replace("PYTHON", sys.executable))
     assert main(["bench", "--engine", "local", "--quiet"]) == 0
-    assert list((tmp_path / "cache" / "bench").glob("*/bench/__pycache__/command.*.pyc"))
+    assert list((tmp_path / "cache" / "bench").glob("*/bench/__pycache__/user_program.*.pyc"))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench import kernel_counters
-from bench.evidence import machine, tree
+from bench.evidence import machine, process_tree_watch
 from envmatrix.api.machine_checks import check_other_processes
 from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.report_data import summarise_measurements
@@ -68,7 +68,7 @@ def test_what_a_users_program_waits_for_a_cpu_is_counted_wherever_it_works(neigh
 
 
 def test_a_wait_that_was_hardly_seen_is_not_known_and_one_half_seen_is_taken_for_the_whole():
-    process = tree.Watch(os.getpid())
+    process = process_tree_watch.Watch(os.getpid())
     process.stop()
     process._ended_ns = (3_000_000_000, 1_000_000_000)
     process._living.clear()

@@ -7,7 +7,7 @@ import pytest
 from envmatrix.errors import StoreError
 from envmatrix.launchers.local import Here
 from envmatrix.matrix.model import Workload
-from envmatrix.plan.steady_state_runs import FULL_RUN_S, MIN_RUN_S, START_S, next_run_s, reserve_s
+from envmatrix.plan.steady_state_runs_after_blocks import FULL_RUN_S, MIN_RUN_S, START_S, next_run_s, reserve_s
 from envmatrix.results import RunFolder, trial_of
 from envmatrix.results.redact import redact
 from envmatrix.runner import loop as runner

@@ -15,7 +15,7 @@ from envmatrix.plan.environment import Environment, Image
 from envmatrix.report.report_data import summarise_measurements
 from envmatrix.report.warning import WarningKind
 from envmatrix.stats.measurements import fold_trials
-from envmatrix.trials.user_program.variables import describe_shell_variables
+from envmatrix.trials.user_program.shell_variables import describe_shell_variables
 from envmatrix.trials.verification import verify_evidence
 from tests.synthetic import Machine, make_plan, make_run, make_trials
 from tests.unit.test_proof import evidence_of

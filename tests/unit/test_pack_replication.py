@@ -193,8 +193,8 @@ def test_before_an_archive_runs_that_nobody_vouches_for_this_is_said(tmp_path, m
         raise InputError("it would run now")
 
     pack = SimpleNamespace(manifest=SimpleNamespace(files={}, left_out=()), signed="not signed")
-    monkeypatch.setattr("envmatrix.api.packs.open_pack", lambda *_: pack)
-    monkeypatch.setattr("envmatrix.api.packs.begin_packed_run", begin_again)
+    monkeypatch.setattr("envmatrix.api.reproduction_packs.open_pack", lambda *_: pack)
+    monkeypatch.setattr("envmatrix.api.reproduction_packs.begin_packed_run", begin_again)
     archive = tmp_path / "run.tar.gz"
     archive.touch()
     given = ["--sha256", file_digest(archive)] if vouched else []

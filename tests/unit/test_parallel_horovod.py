@@ -32,9 +32,9 @@ class Fake(ModuleType):
 @contextlib.contextmanager
 def started(fake, rank, world, monkeypatch):
     torch = pytest.importorskip("torch")
-    from bench.device_and_rank import Place
     from bench.devices import Cpu
     from bench.parallel import horovod_strategy
+    from bench.process_place import Place
 
     package = ModuleType("horovod")
     package.torch = fake

@@ -156,9 +156,9 @@ def read(path):
 def test_the_check_against_one_process_catches_half_a_gradient_and_a_shard_twice(autocast, one_thread):
     torch = pytest.importorskip("torch")
     from bench import feeds, models, steps, timing
-    from bench.device_and_rank import Place
     from bench.devices import Cpu
     from bench.parallel import one_process_comparison
+    from bench.process_place import Place
 
     chosen = options(verify_steps=4, batch_size=16, autocast=autocast)
     samples, place = Random(torch), Place(Cpu())
@@ -228,8 +228,8 @@ def test_a_cut_network_gives_the_scores_of_the_whole_one_and_passes_errors_on(wa
 def test_an_empty_share_adds_nothing_and_breaks_nothing():
     torch = pytest.importorskip("torch")
     from bench import models, steps
-    from bench.device_and_rank import Place
     from bench.devices import Cpu
+    from bench.process_place import Place
     from bench.steps import Batch
 
     model = models.build(options(), (1, 28, 28), 10)
@@ -244,8 +244,8 @@ def test_an_empty_share_adds_nothing_and_breaks_nothing():
 def test_shares_of_unequal_size_have_the_gradients_of_the_whole_batch(accumulation):
     torch = pytest.importorskip("torch")
     from bench import models, steps
-    from bench.device_and_rank import Place
     from bench.devices import Cpu
+    from bench.process_place import Place
     from bench.steps import Batch
 
     chosen = options(accumulation=accumulation, model="lenet5")

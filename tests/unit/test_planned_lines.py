@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.__main__ import main
-from envmatrix.api.packs import pack_run
+from envmatrix.api.reproduction_packs import pack_run
 from envmatrix.errors import StoreError
 from envmatrix.launchers.local import Here
 from envmatrix.report.report_data import summarise

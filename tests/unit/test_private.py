@@ -13,7 +13,7 @@ import pytest
 
 from bench import recorded_variables
 from bench.evidence import program_from_outside
-from bench.evidence.tree import Program
+from bench.evidence.process_tree_watch import Program
 from envmatrix.build.images.definitions import environment_variables
 from envmatrix.cli import parser
 from envmatrix.evidence.evidence_models import Evidence

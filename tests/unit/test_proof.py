@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.evidence import program_from_outside, tree, working_programs
+from bench.evidence import process_tree_watch, program_from_outside, working_programs
 from envmatrix.evidence import notices
 from envmatrix.evidence.record import read_evidence
 from envmatrix.trials.execution import recorded_packages_variable
@@ -114,7 +114,9 @@ def test_any_package_that_a_claim_names_is_looked_up(tmp_path):
 
 def test_which_python_a_program_is_that_nobody_could_ask_is_not_taken_from_the_one_that_watches_it():
     mine = {"system.python": platform.python_version(), "system.gil": "*", "packages.numpy": "*"}
-    seen = read_evidence(dict(program_from_outside.evidence(tree.Program(1, "python3")), source="outside"))
+    seen = read_evidence(
+        dict(program_from_outside.evidence(process_tree_watch.Program(1, "python3")), source="outside")
+    )
     said = verify_evidence(environment(promised=mine), seen)
     assert (said.wrong, len(said.unproven)) == ((), 3)
 
@@ -192,11 +194,11 @@ def test_what_was_read_before_the_loader_had_mapped_anything_is_no_contradiction
     library = other_malloc()
     monkeypatch.setenv("LD_PRELOAD", library)
     pid = stopped_before_its_loader(shutil.which("true"), {"LD_PRELOAD": library, "A": "1"})
-    met = tree.Program(pid, "true")
+    met = process_tree_watch.Program(pid, "true")
     met.look(pid, 0.0)
     assert [Path(path).name[:3] for path in met.libraries] == ["ld-"]
     os.kill(pid, signal.SIGKILL)
-    ended = tree.Program(pid, "true")
+    ended = process_tree_watch.Program(pid, "true")
     ended.variables = {"A": "1"}
     ended.look(pid, 0.0)  # it still exists, but has released everything
     os.waitpid(pid, 0)
@@ -208,7 +210,7 @@ def test_what_was_read_before_the_loader_had_mapped_anything_is_no_contradiction
 
 
 def test_what_was_read_of_a_process_that_became_another_one_meanwhile_is_dropped():
-    other = tree.Program(os.getpid(), "python3")
+    other = process_tree_watch.Program(os.getpid(), "python3")
     other.look(other.pid, 0.0, is_same=lambda: False)
     assert (other.libraries, other.variables, other.is_new) == (None, None, True)
 

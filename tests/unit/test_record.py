@@ -6,7 +6,7 @@ import time
 import pytest
 
 from bench import evidence as written
-from bench.evidence import machine, onednn, program_from_outside, tree
+from bench.evidence import machine, onednn, process_tree_watch, program_from_outside
 from envmatrix.evidence.evidence_models import Evidence, OneDnn
 from envmatrix.evidence.record import Record, RecordError, read_evidence, read_record
 from envmatrix.system.regular_files import read_lines
@@ -35,7 +35,7 @@ def test_every_part_that_bench_reads_without_torch_is_in_the_model():
     parts = written.collect(first, machine.affinity())
     assert list(unknown_keys(read_evidence(parts))) == []
     assert all(parts[name] for name in ("cpu", "memory", "sandbox", "system", "libraries", "variables"))
-    seen = read_evidence(dict(program_from_outside.evidence(tree.Program(1, "init")), source="outside"))
+    seen = read_evidence(dict(program_from_outside.evidence(process_tree_watch.Program(1, "init")), source="outside"))
     assert list(unknown_keys(seen)) == []
     assert seen.cpu.model == machine.cpu()["model"]
     assert list(unknown_keys(OneDnn.model_validate(onednn.described("")))) == []

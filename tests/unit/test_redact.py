@@ -7,7 +7,7 @@ import json
 import pytest
 
 from envmatrix.__main__ import main
-from envmatrix.api.packs import pack_run
+from envmatrix.api.reproduction_packs import pack_run
 from envmatrix.errors import StoreError
 from envmatrix.report.formats.json_file import summary_to_json
 from envmatrix.report.report_data import summarise
@@ -48,7 +48,7 @@ def strings(value):
 
 def test_what_names_somebody_is_told_before_it_is_packed(old, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("envmatrix.api.packs.find_bench_copy", lambda _: tmp_path / "none")
+    monkeypatch.setattr("envmatrix.api.reproduction_packs.find_bench_copy", lambda _: tmp_path / "none")
     said = []
     pack_run(old.path, output=tmp_path / "a.tar.gz", progress=said.append)
     told = "the archive contains host names or user folders: run `envmatrix redact reference-xla`, then pack again"

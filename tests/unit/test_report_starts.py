@@ -9,7 +9,7 @@ from rich.console import Console
 
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
-from envmatrix.plan.steady_state_runs import steady_state_slot
+from envmatrix.plan.steady_state_runs_after_blocks import steady_state_slot
 from envmatrix.report.catalog import draw_figure
 from envmatrix.report.formats.exports import figure_svg
 from envmatrix.report.formats.html_file import to_html

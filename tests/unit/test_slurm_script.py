@@ -238,7 +238,7 @@ def test_a_block_that_comes_up_on_another_node_stops_and_says_so(shell):
     script = shell.write([shell.step("t1", "pass"), shell.step("t2", "pass")])
     shell.files.path.joinpath("node").write_text("n1\n")
     assert shell.run(script, node="n2") == 75
-    assert shell.files.stopped(1) == (75, "n2", "")
+    assert shell.files.stop_status_node_and_path(1) == (75, "n2", "")
     assert shell.files.starts() == []
 
 
@@ -251,7 +251,7 @@ def test_a_trial_that_fails_when_its_image_is_gone_is_none_and_runs_again_where_
         return [step(name, [*body, status], needs=[str(image)], keep=["PATH"]) for name in ("t1", "t2")]
 
     assert shell.run(shell.write(steps("127"))) == 69
-    assert shell.files.stopped(1) == (69, "n1", str(image))
+    assert shell.files.stop_status_node_and_path(1) == (69, "n1", str(image))
     assert ([start.trial for start in shell.files.starts()], shell.files.end("t1")) == (["t1"], None)
     image.touch()
     assert shell.run(shell.write(steps("0"))) == 69, "the first ended well, and without its image the second cannot"
@@ -262,7 +262,7 @@ def test_a_file_the_node_does_not_see_stops_the_job_before_any_trial(shell):
     needs = ["/nonexistent/a b/python"]
     script = shell.write([step("t1", ["true"], needs=needs)])
     assert shell.run(script) == 69
-    assert shell.files.stopped(1) == (69, "n1", "/nonexistent/a b/python")
+    assert shell.files.stop_status_node_and_path(1) == (69, "n1", "/nonexistent/a b/python")
 
 
 def wait_until(condition):
@@ -335,7 +335,7 @@ def test_what_others_use_of_the_node_is_seen_before_the_block(shell, stranger):
 
 def test_a_block_is_handed_back_where_others_use_more_than_is_allowed(shell, stranger):
     assert shell.run(shell.write([shell.step("t1", "pass")], options={"busy": "10%"})) == 76
-    status, node, said = shell.files.stopped(1)
+    status, node, said = shell.files.stop_status_node_and_path(1)
     assert (status, node) == (76, "n1")
     assert "of its CPUs are busy" in said
     assert shell.files.starts() == []

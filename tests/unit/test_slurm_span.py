@@ -138,7 +138,7 @@ def test_of_several_nodes_the_one_that_others_use_is_named_and_the_block_handed_
     )
     status, files, _ = shell(["true"], busy=0.1)
     assert (status, files.starts()) == (76, [])
-    assert files.stopped(1) == (76, "n2", '40 % of its CPUs are busy, these ran: ["stress"]')
+    assert files.stop_status_node_and_path(1) == (76, "n2", '40 % of its CPUs are busy, these ran: ["stress"]')
     _, files, _ = shell(["true"])
     assert [(check.busy, check.others) for check in files.end("t").checks] == [(0.03, ()), (0.4, ("stress",))]
 
@@ -153,7 +153,7 @@ def test_a_file_that_one_of_the_nodes_does_not_see_stops_the_job_and_names_that_
     missing = tmp_path / "a file"
     status, files, _ = shell(["true"], needs=(missing,))
     assert status == 69
-    assert files.stopped(1) == (69, "n1", str(missing))
+    assert files.stop_status_node_and_path(1) == (69, "n1", str(missing))
     assert files.starts() == []
 
 

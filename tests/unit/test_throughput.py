@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.errors import RunError
-from bench.program_metrics import MetricSource as TrialSource
-from bench.program_metrics import Numbers, WantedNumbers
+from bench.metrics_from_program import MetricSource as TrialSource
+from bench.metrics_from_program import Numbers, WantedNumbers
 from envmatrix.api.user_program.metric_choice import choose_metric
 from envmatrix.errors import InputError
 from envmatrix.matrix.metrics import MetricSource

@@ -21,7 +21,7 @@ from envmatrix.durations_and_sizes import parse_duration
 from envmatrix.errors import ExitCode, InputError, StoppedRunError, StoreError, Where
 from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS
 from envmatrix.matrix import Design, Matrix
-from envmatrix.results.run import LauncherOptions
+from envmatrix.results.run_json import LauncherOptions
 from envmatrix.runner.loop import RunEnding
 from envmatrix.search.answer import TuneAnswer, make_answer
 from envmatrix.search.loop import RunningSearch, Watch, announce, check_budget, minimum_time_s, run_search, watch_step

@@ -67,7 +67,7 @@ from envmatrix.trials.user_program.preliminary_run import (
     with_interpreter,
 )  # fmt: skip
 from envmatrix.trials.user_program.settings_in_code import describe_conflicts, own_settings
-from envmatrix.trials.user_program.variables import describe_shell_variables, likely_needed_variables
+from envmatrix.trials.user_program.shell_variables import describe_shell_variables, likely_needed_variables
 
 #: A program that takes longer than this (seconds) for one run needs a matrix of its own.
 _TRIAL_RUN_LIMIT_S = 4 * 3600.0

@@ -143,7 +143,7 @@ class Apt:
         raise tool_error(result.stderr, folder, message, remedy)
 
 
-def unpack_deb(deb: Path, folder: Path, scratch: Path) -> list[str]:
+def extract_libraries_of_deb(deb: Path, folder: Path, scratch: Path) -> list[str]:
     """Extract the shared objects of a Debian package to ``folder``; return their names."""
     tar = scratch / "package.tar"
     with tar.open("wb") as log:

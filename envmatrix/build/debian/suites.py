@@ -70,14 +70,14 @@ class Suite:
     cache: Cache
 
     @property
-    def distribution(self) -> str:
+    def name_with_architecture(self) -> str:
         """Name of the suite as used in lock names."""
         return f"debian-{self.name}-{this_architecture()}"
 
     @property
     def apt(self) -> Apt:
         """Packages of this suite."""
-        return Apt(self.cache, self.distribution, self.sources())
+        return Apt(self.cache, self.name_with_architecture, self.sources())
 
     def sources(self) -> str:
         """Return the suite's apt sources."""

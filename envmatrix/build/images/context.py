@@ -154,7 +154,9 @@ def gather_build_inputs(
     suite = Suite(base.suite, places.cache)
     python = python_for_wheels(places.cache, PYTHONS.get(base.suite, PYTHONS["bookworm"]))
     packages = system_packages(image, suite)
-    system = locks.system_lock(suite.distribution, packages, base.choice, lambda: suite.closure(packages, base.status))
+    system = locks.system_lock(
+        suite.name_with_architecture, packages, base.choice, lambda: suite.closure(packages, base.status)
+    )
     deb_files = fetch_packages(places.cache, suite.apt, system.packages, progress)
     wheels, section = EnvironmentWheels((), ()), system
     if image.requirements:

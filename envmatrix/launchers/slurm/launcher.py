@@ -242,7 +242,7 @@ class SlurmLauncher(BatchLauncher):
 
     def _loss(self, pending: PendingBlock, state: QueuedJob | None) -> Loss:
         past = self._client.past_state(pending.job) if state is None else ""
-        stopped = pending.files.stopped(pending.attempt)
+        stopped = pending.files.stop_status_node_and_path(pending.attempt)
         if state and not stopped and self._client.exit_status(pending.job) == CANNOT_WRITE:
             stopped = (CANNOT_WRITE, state.host.split(",")[0], str(pending.files.path))
         return job_state.explain_loss(state, past, stopped, self._unusable_nodes())

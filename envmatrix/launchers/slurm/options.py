@@ -25,7 +25,7 @@ from envmatrix.launchers.slurm.script import (
     slurm_options,
 )
 from envmatrix.matrix import Design, Slurm
-from envmatrix.results.run import LauncherOptions
+from envmatrix.results.run_json import LauncherOptions
 from envmatrix.system.host import Host
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.trials.batches import TrialGrouper

@@ -42,7 +42,7 @@ _DIFFERENT_RATIO = 1.5
 _PYTEST_BENCHMARK = re.compile(r"^-+ benchmark[^\n]*: \d+ tests? -+$", re.MULTILINE)
 
 _COUNTER_LINE = re.compile(r"^(?P<words>[A-Za-z\[(#][A-Za-z \[(#:=_-]*)(?P<number>[0-9]+)\b(?!\.[0-9])", re.MULTILINE)
-#: Placeholder for the part of a long output that was left out (bench/command.py).
+#: Placeholder for the part of a long output that was left out (bench/user_program.py).
 _CUT = re.compile(r"\n\[\.\.\. \d+ bytes left out \.\.\.\]\n")
 #: Lines that count seconds, or work before the steps.
 _NO_STEPS = re.compile(rf"\b(?:t|time|elapsed|uptime|secs?|seconds?)\W*\Z|{SIDE_PHASE.pattern}", re.IGNORECASE)

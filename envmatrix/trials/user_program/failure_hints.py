@@ -11,12 +11,12 @@ from envmatrix.block.fork_limit import MOST_PROCESSES
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Image
 from envmatrix.system.start_errors import start_remedy
-from envmatrix.trials.user_program.variables import likely_needed_variables, missing_module_name
+from envmatrix.trials.user_program.shell_variables import likely_needed_variables, missing_module_name
 
 #: A path that leads out of the folder that it starts in.
 _OUTSIDE_PATH = re.compile(r"(?:^|[\s'\"=(])(\.\./[^\s'\":,)]*)")
 
-#: The benchmark's own last line if the system refused to start the program (bench/command.py).
+#: The benchmark's own last line if the system refused to start the program (bench/user_program.py).
 _NOT_STARTED = re.compile(r"^bench: error: cannot start (.+): ([^:\n]+)$", re.MULTILINE)
 _START_ERRORS = {os.strerror(number): number for number in (errno.ENOENT, errno.EACCES, errno.ENOEXEC)}
 _SYSTEM_HINTS = {

@@ -21,16 +21,16 @@ from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Image
 from envmatrix.system.process import Exit
 from envmatrix.system.progress import Heartbeat, ProgressCallback
+from envmatrix.trials.environment_session import temporary_work_folder
 from envmatrix.trials.execution import base_variables, load_record
 from envmatrix.trials.experiment import snapshot_bench
 from envmatrix.trials.failure_reason import log_tail, why_program_failed
 from envmatrix.trials.feasibility import resolve_program_folder
 from envmatrix.trials.images import build_places, open_engines
-from envmatrix.trials.prepared_environment import temporary_work_folder
 from envmatrix.trials.user_program import invocation
 from envmatrix.trials.user_program.command_line_check import is_python, missing_program_error
 from envmatrix.trials.user_program.failure_hints import find_failure_hints
-from envmatrix.trials.user_program.variables import starting_variables
+from envmatrix.trials.user_program.shell_variables import starting_variables
 
 #: Pairs of (seconds since the start, bytes of output so far), one whenever the output had grown.
 Arrivals = Sequence[tuple[float, int]]

@@ -18,10 +18,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, BinaryIO
 
-from bench import code_digest, kernel_counters, program_metrics, record
+from bench import code_digest, kernel_counters, metrics_from_program, record
 from bench.early_and_late_steps import first_half_extra_s, first_to_last_step_ratio, program_second_half
 from bench.errors import BenchError, RunError
-from bench.evidence import cgroup, proc_files, stop_signals, tree, working_programs
+from bench.evidence import cgroup, proc_files, process_tree_watch, suspension_count, working_programs
 from bench.evidence.reading import attempt
 from bench.program_output import Output, Pipe
 from bench.program_turns import StepTurns, Turns
@@ -101,7 +101,7 @@ class _SignalWatch:
 
 
 def run(
-    argv: Sequence[str], wanted: program_metrics.WantedNumbers, limit_s: float | None = None,
+    argv: Sequence[str], wanted: metrics_from_program.WantedNumbers, limit_s: float | None = None,
     log: BinaryIO | None = None, log_limit_bytes: int = 1 << 20, prepare: Sequence[str] = (), gate: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Run ``argv`` and return its record. Its output goes to ``log``, a binary file (default: stderr).
@@ -110,7 +110,7 @@ def run(
     folder of the gate for interleaved runs; only the wall time or steps of its turns can be measured then. Raises
     BenchError if it cannot start, and RunError if it fails, times out or does not report its numbers.
     """
-    numbers = program_metrics.Numbers(wanted)
+    numbers = metrics_from_program.Numbers(wanted)
     if prepare:
         _prepare(prepare, log or sys.stderr.buffer)
     usage_before, counters_before = kernel_counters.usage(resource.RUSAGE_CHILDREN), kernel_counters.read()
@@ -132,7 +132,7 @@ def run(
     turn_times = turns.step_times_by_turn() if isinstance(turns, StepTurns) else None
     usage |= {"run_delay_s": watched.run_delay_s(cpu_s), "turn_start": first_to_last_step_ratio(turn_times or ())}
     usage |= turns.contention_seconds(wall_ns) if turns else {}
-    program_evidence["system"]["stops"] = None if turns else max(stop_signals.count() or 0, watched.stops)
+    program_evidence["system"]["stops"] = None if turns else max(suspension_count.count() or 0, watched.stops)
     served_by = watched.sockets.outside() if 1e9 * cpu_s < _IDLE * wall_ns else []
     program_evidence |= {"lost_preloads": sorted(output.lost_preloads), "left_running": watched.left}
     program_evidence["served_by"] = served_by  # what may have done work for the program
@@ -159,7 +159,7 @@ def _priced_thread(thread: dict[str, Any] | None, wall_ns: int) -> dict[str, Any
     return dict(thread, wall_ns=wall_ns, steps=None, prices=system_event_costs.measure())
 
 
-def _workload(argv: Sequence[str], wanted: program_metrics.WantedNumbers) -> dict[str, Any]:
+def _workload(argv: Sequence[str], wanted: metrics_from_program.WantedNumbers) -> dict[str, Any]:
     """Return the command and its numbers as options, with their digest."""
     options: dict[str, Any] = {"command": list(argv), "metric": wanted.metric.as_record()}
     for name, numbers_read in {"more_metrics": wanted.more, "checks": wanted.checks}.items():
@@ -184,7 +184,7 @@ def _step_times(marks: Marks | None, turn_times: list[tuple[list[int], list[int]
     }  # fmt: skip
 
 
-def _make_turns(gate: str | None, numbers: program_metrics.Numbers, signals: _SignalWatch) -> Turns | None:
+def _make_turns(gate: str | None, numbers: metrics_from_program.Numbers, signals: _SignalWatch) -> Turns | None:
     if gate is None:
         return None
     if numbers.wanted.more or numbers.wanted.metric.kind not in ("wall", "steps"):
@@ -212,8 +212,8 @@ def _exit_description(status: int) -> str:
 
 def _run(
     argv: Sequence[str], probed: str, limits: tuple[float | None, int, _SignalWatch], log: BinaryIO,
-    numbers: program_metrics.Numbers, turns: Turns | None,
-) -> tuple[tree.Watch, int, Output]:  # fmt: skip
+    numbers: metrics_from_program.Numbers, turns: Turns | None,
+) -> tuple[process_tree_watch.Watch, int, Output]:  # fmt: skip
     if turns:
         turns.begin()
     limit_s, log_limit_bytes, signals = limits
@@ -233,7 +233,7 @@ def _run(
     if numbers.marks and not turns:
         numbers.marks.begin(start, numbers.marks.warmup)
     output = Output(pipe, log, log_limit_bytes, numbers.look if numbers.looks else None)
-    watched = tree.Watch(process.pid)
+    watched = process_tree_watch.Watch(process.pid)
     try:
         if turns:
             wall_ns = turns.run(process, start)

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from bench import timing
 from bench.dataset_tensors import Batch
-from bench.device_and_rank import Place
 from bench.errors import RunError
 from bench.options import Options
+from bench.process_place import Place
 from bench.steps import Mark, no_mark
 
 _DEFAULT_ROUNDS = 50

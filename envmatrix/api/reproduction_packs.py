@@ -20,7 +20,7 @@ from envmatrix.launchers.base import Ask
 from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder, write_whole
 from envmatrix.results.redact import has_personal_names, redact
-from envmatrix.results.run import LauncherOptions, Run
+from envmatrix.results.run_json import LauncherOptions, Run
 from envmatrix.runner.reproduction.pack_archive import Manifest, write_archive
 from envmatrix.runner.reproduction.pack_contents import (
     collect_files,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from bench.evidence import connected_servers, elf, memory, openmp_threads, proc_files
+from bench.evidence import connected_servers, elf, memory, openmp_runtimes_in_use, proc_files
 from bench.evidence.proc_files import TICKS_PER_S, Stat, stat_of
 from bench.evidence.reading import attempt, fields, text
 
@@ -121,7 +121,7 @@ class Program:
         if threads > 1 and worked >= next_s and (is_new or has_unknown_runtime):
             self._counted[pid] = threads, worked
             largest_teams = self.teams.setdefault(pid, {})
-            for runtime, number in (attempt(partial(openmp_threads.workers_of, pid)) or {}).items():
+            for runtime, number in (attempt(partial(openmp_runtimes_in_use.workers_of, pid)) or {}).items():
                 largest_teams[runtime] = max(number, largest_teams.get(runtime, 0))
 
 
