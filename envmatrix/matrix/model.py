@@ -21,7 +21,7 @@ from envmatrix.matrix.field_types import (
     SrunOptions,
     WrittenVariable,
 )
-from envmatrix.matrix.metrics import WALL_TIME, Check, MetricSource, ReportedNumber
+from envmatrix.matrix.metric_sources import WALL_TIME, Check, MetricSource, ReportedNumber
 from envmatrix.matrix.value_types import AS_SCALAR, SOME_WORDS, Bytes, Frozen, ListOf, Percent, Seconds, Text, about
 from envmatrix.system.bench_options import OptionValue
 

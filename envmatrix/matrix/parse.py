@@ -15,7 +15,7 @@ from envmatrix.evidence import checks
 from envmatrix.evidence.dotted_paths import ClaimError
 from envmatrix.matrix import placeholders
 from envmatrix.matrix.include import RENAMED_KEYS, MatrixFiles, read_includes
-from envmatrix.matrix.metrics import Check, MetricSource
+from envmatrix.matrix.metric_sources import Check, MetricSource
 from envmatrix.matrix.model import (
     MAX_NAME_LENGTH,
     NAME,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envmatrix.durations_and_sizes import as_duration
-from envmatrix.matrix.metrics import WALL_TIME, MetricSource
+from envmatrix.matrix.metric_sources import WALL_TIME, MetricSource
 from envmatrix.matrix.model import Workload
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from envmatrix.matrix.metrics import MetricSource
+from envmatrix.matrix.metric_sources import MetricSource
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan
 from envmatrix.stats.measurements import Measurements

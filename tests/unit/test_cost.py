@@ -14,7 +14,7 @@ from rich.console import Console
 from envmatrix.__main__ import main
 from envmatrix.api import runs
 from envmatrix.durations_and_sizes import parse_price
-from envmatrix.matrix.metrics import MetricSource
+from envmatrix.matrix.metric_sources import MetricSource
 from envmatrix.matrix.model import Workload
 from envmatrix.report.formats.html_file import to_html
 from envmatrix.report.formats.json_file import summary_to_json

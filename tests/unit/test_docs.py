@@ -12,7 +12,7 @@ from bench import needs
 from envmatrix.api.run_reports import figure
 from envmatrix.cli.parser import COMMANDS
 from envmatrix.matrix import load
-from envmatrix.matrix.metrics import Check, MetricSource
+from envmatrix.matrix.metric_sources import Check, MetricSource
 from envmatrix.matrix.model import Design, Level, Workload
 
 PROJECT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from envmatrix.matrix.metrics import MetricSource
+from envmatrix.matrix.metric_sources import MetricSource
 from envmatrix.matrix.model import Workload
 from envmatrix.report.attribution import FACTORIAL_NOTE, MAIN_NOTE, attribution_title
 from envmatrix.report.figures.forest import forest

@@ -15,7 +15,7 @@ from bench.metrics_from_program import MetricSource as TrialSource
 from bench.metrics_from_program import Numbers, WantedNumbers
 from envmatrix.api.user_program.metric_choice import choose_metric
 from envmatrix.errors import InputError
-from envmatrix.matrix.metrics import MetricSource
+from envmatrix.matrix.metric_sources import MetricSource
 from envmatrix.matrix.program_output.throughput import (
     has_pytest_benchmark_table,
     step_line_pattern,

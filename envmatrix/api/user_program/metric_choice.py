@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pydantic import ValidationError
 
 from envmatrix.errors import InputError
-from envmatrix.matrix.metrics import WALL_TIME, MetricSource
+from envmatrix.matrix.metric_sources import WALL_TIME, MetricSource
 from envmatrix.matrix.program_output.throughput import (
     Throughput,
     has_pytest_benchmark_table,

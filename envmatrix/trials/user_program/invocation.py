@@ -11,7 +11,7 @@ from envmatrix.block.program_folder import lay_out
 from envmatrix.block.program_overlay import make_overlay, overlay_root_or_reason
 from envmatrix.engines.base import Engine, Job
 from envmatrix.errors import EnvmatrixError
-from envmatrix.matrix.metrics import MetricSource, ReportedNumber
+from envmatrix.matrix.metric_sources import MetricSource, ReportedNumber
 from envmatrix.matrix.model import Workload
 from envmatrix.system.atomic_files import full_disk_errors
 from envmatrix.system.progress import ProgressCallback
