@@ -138,10 +138,10 @@ def _add_program(parser: argparse.ArgumentParser) -> None:
 
 def _program(arguments: argparse.Namespace) -> None:
     from bench import metrics_from_program, record, user_program
-    from bench.evidence import suspension_count
+    from bench.evidence import stop_and_continue_count
 
     if not arguments.gate:  # with a gate, the process is stopped between its turns on purpose
-        suspension_count.watch(children=True)
+        stop_and_continue_count.watch(children=True)
     argv = arguments.argv[1:] if arguments.argv[:1] == ["--"] else arguments.argv
     if not argv:
         raise BenchError("command wants a program: python -m bench command [options] -- PROGRAM ARGUMENTS")
@@ -167,15 +167,15 @@ def _program(arguments: argparse.Namespace) -> None:
 
 def _run(parsed: argparse.Namespace) -> None:
     from bench import arguments, options, record, trial_process
-    from bench.evidence import suspension_count
-    from bench.parallel import nodes
+    from bench.evidence import stop_and_continue_count
+    from bench.parallel import node_coordination
 
     if not parsed.gate:  # with a gate, the process is stopped between its turns on purpose
-        suspension_count.watch()
+        stop_and_continue_count.watch()
     names = options.listed()
     values = arguments.from_texts({name: text for name, text in vars(parsed).items() if name in names})
     record.check_writable(parsed.record)
-    node = nodes.from_arguments(parsed, values)
+    node = node_coordination.from_arguments(parsed, values)
     place, gate, look_s = parsed.data_dir or _cache_folder(), parsed.gate, parsed.look
     with _report_memory_kill(parsed):
         keep = partial(record.write, path=parsed.record)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable
 from bench.errors import SkipError
 from bench.evidence import xla
 from bench.options import Options
-from bench.parallel import derived_options
+from bench.parallel import device_and_learning_rate
 
 if TYPE_CHECKING:
     import torch
@@ -196,7 +196,7 @@ def why_no_cuda(torch: Any) -> str | None:
 
 def refuse_to_share_gpus(torch: Any, options: Options, here: int) -> None:
     """Raise SkipError if the ``here`` processes on this machine exceed its GPUs: NCCL needs one GPU per process."""
-    if derived_options.device(options) != "cuda" or why_no_cuda(torch):
+    if device_and_learning_rate.device(options) != "cuda" or why_no_cuda(torch):
         return
     gpu_count = torch.cuda.device_count()
     if here > gpu_count:

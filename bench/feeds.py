@@ -22,7 +22,7 @@ from bench import dataset_tensors
 from bench.dataset_tensors import Batch
 from bench.errors import BenchError
 from bench.options import Options
-from bench.process_place import Place
+from bench.rank_and_device import Place
 
 #: The number of files for ``loader: image-folder``: enough for an epoch, and written within a second.
 FOLDER_IMAGES = 2048

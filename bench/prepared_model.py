@@ -10,13 +10,13 @@ from typing import Any, Callable
 import torch
 from torch import Tensor, nn
 
-from bench import dataset_tensors, feeds, model_compression, models, onnx_graph, profiling, steps, timing
+from bench import dataset_tensors, feeds, model_compression, models, onnx_operator_counts, profiling, steps, timed_loop
 from bench.data_sets import Prepared
 from bench.dataset_tensors import Batch
 from bench.errors import RunError
 from bench.options import Options
-from bench.parallel import derived_options, one_process_comparison, strategies
-from bench.process_place import Place
+from bench.parallel import device_and_learning_rate, loss_equality_check, strategies
+from bench.rank_and_device import Place
 from bench.record import finite
 from bench.steps import Step
 
@@ -36,9 +36,9 @@ class Network:
         torch.manual_seed(options["seed"])
         data_set = prepared.set
         self.model = models.build(options, data_set.shape, data_set.classes)
-        one_process_comparison.check_comparable(self.model, options)
+        loss_equality_check.check_comparable(self.model, options)
         self.samples = dataset_tensors.Samples(prepared)
-        self.batch = derived_options.effective_batch(options, place.world)
+        self.batch = device_and_learning_rate.effective_batch(options, place.world)
         self.feed = feeds.Feed(self.samples, options, place, self.batch)
         self.source: Iterator[Batch] = self.feed.source
         self.parameters = models.count_trainable_parameters(self.model)
@@ -53,7 +53,7 @@ class Network:
         self.forward = self._forward()
         self.step = self._step()
         epoch_steps = self.feed.epoch_steps
-        self.length = timing.Length(
+        self.length = timed_loop.Length(
             checked=options["verify_steps"],
             warm_up=options["warmup_steps"],
             timed=options["steps"] or options["epochs"] * epoch_steps,
@@ -90,7 +90,7 @@ class Network:
             # The batch sizes with which it is called, except an epoch's smaller last batch.
             share, accumulation = self.batch // self.place.world, self.options["accumulation"]
             sizes = {share // accumulation, -(-share // accumulation)}
-            forward = _compiled(self.whole, derived_options.compiler(self.options), sizes)
+            forward = _compiled(self.whole, device_and_learning_rate.compiler(self.options), sizes)
         if self.options["channels_last"]:
             return lambda images: forward(images.contiguous(memory_format=torch.channels_last))
         return forward
@@ -98,16 +98,19 @@ class Network:
     def _step(self) -> Step:
         if self._predicts:
             return steps.Predictor(self.forward, self.options, self.place)
-        scaled = {**self.options, "learning_rate": derived_options.learning_rate(self.options, self.place.world)}
+        scaled = {
+            **self.options,
+            "learning_rate": device_and_learning_rate.learning_rate(self.options, self.place.world),
+        }
         optimizer = steps.optimizer_for(self.whole.parameters(), scaled)
         step = strategies.trainer(self.whole, self.forward, optimizer, self.options, self.place)
         return steps.GraphedTrainer(step) if self.options["cuda_graphs"] else step
 
-    def drive(self, loop: timing.Loop) -> None:
+    def drive(self, loop: timed_loop.Loop) -> None:
         """Run all steps of the loop."""
         strategies.fit(self.step, loop, self.options, self.place)
 
-    def after(self, timed: timing.Timed) -> dict[str, Any]:
+    def after(self, timed: timed_loop.Timed) -> dict[str, Any]:
         """Profile, evaluate, check and export, which must not disturb the timed part."""
         options, profile_result, graph = self.options, None, None
         if options["profile_steps"]:
@@ -119,7 +122,9 @@ class Network:
             raise RunError(f"{prepared.path} does not hold {prepared.set.name}: remove that folder and make it again")
         size = model_compression.size_bytes(self.model) if self.model_bytes is None else self.model_bytes
         if options["onnx"] and not self.place.rank:
-            graph = onnx_graph.export(self.model.to("cpu"), dataset_tensors.to_float(self.samples.test_images[:1]))
+            graph = onnx_operator_counts.export(
+                self.model.to("cpu"), dataset_tensors.to_float(self.samples.test_images[:1])
+            )
         if trains:  # the process may go on with further steps
             self.whole.train()
         result = {
@@ -128,7 +133,7 @@ class Network:
             "parameters": self.parameters,
             "sparsity": self.sparsity,
             "effective_batch": self.batch,
-            "learning_rate": derived_options.learning_rate(options, self.place.world),
+            "learning_rate": device_and_learning_rate.learning_rate(options, self.place.world),
             "equality": self._equality(timed.losses),
         }
         data = {name: getattr(self.prepared.set, name) for name in ("name", "stand_in", "digest")}
@@ -138,9 +143,9 @@ class Network:
         """Train on rank 0 as one process, after the timed part, and compare; None if no check was requested."""
         if not losses or self.place.rank:
             return None
-        reference = one_process_comparison.one_process_losses(self.samples, self.options, self.place.world)
-        return one_process_comparison.check_losses_equal(
-            losses, reference, one_process_comparison.tolerance(self.options, self.place.device.name)
+        reference = loss_equality_check.one_process_losses(self.samples, self.options, self.place.world)
+        return loss_equality_check.check_losses_equal(
+            losses, reference, loss_equality_check.tolerance(self.options, self.place.device.name)
         )
 
     def close(self) -> None:

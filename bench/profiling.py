@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity
 
-from bench import gpu_time_parts, memory_calls
+from bench import gpu_time_parts, memory_system_calls
 from bench.dataset_tensors import Batch
 from bench.devices import Device
 from bench.steps import Step
@@ -35,7 +35,7 @@ def profile(step: Step, source: Iterator[Batch], steps: int, device: Device) -> 
         "phases_ns": phases_ns,
         "operators": _operators(profiler, device),
         "gpu": gpu_time_parts.parts(profiler.events(), device.device.index) if device.name == "cuda" else None,
-        "memory_calls": memory_calls.count(take),
+        "memory_calls": memory_system_calls.count(take),
     }
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from bench import kernel_counters
+from bench import process_resource_usage
 from bench.errors import RunError
 from bench.evidence import proc_files
 from bench.evidence.reading import attempt
@@ -134,7 +134,7 @@ class StepTurns(Turns):
 
 def _contention() -> tuple[float, float]:
     """Return the CPU seconds of others so far, and the seconds that the program's threads waited for a CPU."""
-    others_s = attempt(kernel_counters.others_s)
+    others_s = attempt(process_resource_usage.others_s)
     return math.nan if others_s is None else others_s, proc_files.waited_s(_below())
 
 

@@ -14,7 +14,7 @@ from bench import dataset_tensors
 from bench.dataset_tensors import Batch
 from bench.devices import Device
 from bench.options import Options
-from bench.process_place import Place
+from bench.rank_and_device import Place
 
 #: Called with each phase of a step when it has ended.
 Mark = Callable[[str], None]

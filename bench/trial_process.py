@@ -11,18 +11,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Callable
 
-from bench import code_digest, data_sets, evidence, needs, record
+from bench import code_digest, data_sets, evidence, record, torch_feature_checks
 from bench.errors import BenchError, RunError, SkipError
 from bench.evidence import machine
 from bench.evidence.reading import attempt
 from bench.gate import Gate
 from bench.options import Options
-from bench.parallel import derived_options, launch, observed
+from bench.parallel import device_and_learning_rate, launch, observed
 
 if TYPE_CHECKING:
-    from bench.parallel.nodes import Node
+    from bench.parallel.node_coordination import Node
     from bench.parallel.rank_member import Member
-    from bench.process_place import Place
+    from bench.rank_and_device import Place
 
 #: Parts of a record that a skipped workload does not have.
 _MEASURED = ("data", "timing", "metrics", "result", "step_thread")
@@ -39,11 +39,11 @@ def run(
     get None. ``gate`` is the folder of the gate for an interleaved run. ``look_s`` makes it a steady-state run of that
     many seconds. ``keep`` receives the record of an interleaved trial whose process goes on.
     """
-    if gate and derived_options.has_ranks(options):
+    if gate and device_and_learning_rate.has_ranks(options):
         raise BenchError("--gate: a workload of several processes takes no turns")
-    if look_s is not None and (gate or derived_options.has_ranks(options)):
+    if look_s is not None and (gate or device_and_learning_rate.has_ranks(options)):
         raise BenchError("--look: a long look is at one process that takes no turns")
-    if member is None and derived_options.has_ranks(options):
+    if member is None and device_and_learning_rate.has_ranks(options):
         return launch.run(options, data_dir, node)
     early_evidence = evidence.before_torch()
     import_ns = _import_torch()
@@ -55,21 +55,21 @@ def run(
     def finish(measured: dict[str, Any]) -> dict[str, Any]:
         steal_ticks = measured.pop("steal_ticks", None)
         document.update(measured, evidence=evidence.collect(early_evidence, affinity_after, steal_ticks))
-        if derived_options.needs_parallel_section(options):
+        if device_and_learning_rate.needs_parallel_section(options):
             document["evidence"]["parallel"] = observed.evidence(options, place)
             document.update({"rank": member.facts()} if member else {})
         return document
 
     try:
-        resolved_options = derived_options.resolve_device(options)
-        needs.check(resolved_options)
+        resolved_options = device_and_learning_rate.resolve_device(options)
+        torch_feature_checks.check(resolved_options)
         with (
             _data(resolved_options, data_dir) as prepared,
             _placed(resolved_options, member, early_evidence["affinity_before"]) as place,
         ):
-            from bench import timed_part
+            from bench import workload_measurement
 
-            measured = timed_part.measure(
+            measured = workload_measurement.measure(
                 resolved_options, prepared, place, import_ns, Gate(gate) if gate else None, look_s,
                 lambda part: keep(finish(part)),
             )  # fmt: skip
@@ -85,9 +85,9 @@ def _placed(options: Options, member: Member | None, cpus: Sequence[int] | None)
     if member is not None:
         return member.joined(options, cpus)
     from bench import devices
-    from bench.process_place import Place
+    from bench.rank_and_device import Place
 
-    return nullcontext(Place(devices.open_device(derived_options.device(options)), cpus=cpus))
+    return nullcontext(Place(devices.open_device(device_and_learning_rate.device(options)), cpus=cpus))
 
 
 def evidence_only() -> dict[str, Any]:
@@ -95,7 +95,7 @@ def evidence_only() -> dict[str, Any]:
     early_evidence = evidence.before_torch()
     _import_torch()
     affinity_after = attempt(machine.affinity)
-    work_buffer = needs.compute_tensor_in_parallel()
+    work_buffer = torch_feature_checks.compute_tensor_in_parallel()
     document = dict(record.frame(), evidence=evidence.collect(early_evidence, affinity_after))
     del work_buffer
     return document

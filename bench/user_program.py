@@ -18,10 +18,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, BinaryIO
 
-from bench import code_digest, kernel_counters, metrics_from_program, record
+from bench import code_digest, metrics_from_program, process_resource_usage, record
 from bench.early_and_late_steps import first_half_extra_s, first_to_last_step_ratio, program_second_half
 from bench.errors import BenchError, RunError
-from bench.evidence import cgroup, proc_files, process_tree_watch, suspension_count, working_programs
+from bench.evidence import cgroup, command_programs, proc_files, process_tree_watch, stop_and_continue_count
 from bench.evidence.reading import attempt
 from bench.program_output import Output, Pipe
 from bench.program_turns import StepTurns, Turns
@@ -113,30 +113,29 @@ def run(
     numbers = metrics_from_program.Numbers(wanted)
     if prepare:
         _prepare(prepare, log or sys.stderr.buffer)
-    usage_before, counters_before = kernel_counters.usage(resource.RUSAGE_CHILDREN), kernel_counters.read()
+    usage_before = process_resource_usage.usage(resource.RUSAGE_CHILDREN)
+    counters_before = process_resource_usage.read()
     load_1m = attempt(lambda: os.getloadavg()[0])
     with _SignalWatch() as signals:
         probed = tempfile.mkdtemp(prefix=f"bench-probe.{os.getpid()}.")
         try:
             turns, limits = _make_turns(gate, numbers, signals), (limit_s, log_limit_bytes, signals)
             watched, wall_ns, output = _run(argv, probed, limits, log or sys.stderr.buffer, numbers, turns)
-            grown, usage = kernel_counters.since(counters_before), _usage_since(usage_before)
+            grown, usage = process_resource_usage.since(counters_before), _usage_since(usage_before)
             cpu_s = usage["user_s"] + usage["system_s"]
-            program_evidence, probe_ns = working_programs.evidence_and_probing_ns(
-                probed, watched, cpu_s, in_turns=bool(turns)
-            )
+            evidence, probe_ns = command_programs.evidence_and_probing_ns(probed, watched, cpu_s, in_turns=bool(turns))
         finally:
             shutil.rmtree(probed, ignore_errors=True)
-    program_evidence["system"].update(load_1m=load_1m, steal_ticks=None if turns else grown["steal_ticks"])
+    evidence["system"].update(load_1m=load_1m, steal_ticks=None if turns else grown["steal_ticks"])
     usage |= {name: None if turns else grown[name] for name in _WHOLE_MACHINE_COUNTERS}  # others ran between turns
     turn_times = turns.step_times_by_turn() if isinstance(turns, StepTurns) else None
     usage |= {"run_delay_s": watched.run_delay_s(cpu_s), "turn_start": first_to_last_step_ratio(turn_times or ())}
     usage |= turns.contention_seconds(wall_ns) if turns else {}
-    program_evidence["system"]["stops"] = None if turns else max(suspension_count.count() or 0, watched.stops)
+    evidence["system"]["stops"] = None if turns else max(stop_and_continue_count.count() or 0, watched.stops)
     served_by = watched.sockets.outside() if 1e9 * cpu_s < _IDLE * wall_ns else []
-    program_evidence |= {"lost_preloads": sorted(output.lost_preloads), "left_running": watched.left}
-    program_evidence["served_by"] = served_by  # what may have done work for the program
-    thread = program_evidence.pop("step_thread")
+    evidence |= {"lost_preloads": sorted(output.lost_preloads), "left_running": watched.left}
+    evidence["served_by"] = served_by  # what may have done work for the program
+    thread = evidence.pop("step_thread")
     wall_ns -= probe_ns
     reported, watch_ns = numbers.as_record(wall_ns), round(watched.cost_s * 1e9)
     times = {"paused_ns": turns.paused_ns if turns else None, **_step_times(numbers.marks, turn_times)}
@@ -146,7 +145,7 @@ def run(
         "probe_ns": probe_ns, "watch_ns": watch_ns, **times}, metrics={"wall_s": wall_ns / 1e9,
         **usage, wanted.metric.name: reported["metric"]["value"]}, **reported, result={"output_bytes": output.total},
         step_thread=_priced_thread(thread, wall_ns),
-        evidence=program_evidence,
+        evidence=evidence,
     )  # fmt: skip
 
 
@@ -242,7 +241,7 @@ def _run(
             wall_ns = time.perf_counter_ns() - start
         watched.stop()  # before it is reaped, while its /proc entry exists
         status = process.wait()
-        watched.left = [] if status else working_programs.left_running(probed)
+        watched.left = [] if status else command_programs.left_running(probed)
     except subprocess.TimeoutExpired:
         raise RunError(f"the command ran past its limit of {limit_s:g} s and was ended") from None
     finally:
@@ -262,7 +261,7 @@ def _run(
 def _variables(probed: str, unbuffered: bool) -> dict[str, str]:
     paths = [_PROBE, *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), BENCH_PROBE=probed)
-    variables.update(working_programs.nccl_logging_variables(probed))
+    variables.update(command_programs.nccl_logging_variables(probed))
     return dict(variables, PYTHONUNBUFFERED="1") if unbuffered else variables  # flush Python's output at once
 
 
@@ -317,4 +316,6 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
 def _usage_since(before: Mapping[str, float]) -> dict[str, Any]:
     """Return the peak memory of the ended children, and what they used since an earlier reading."""
     usage = {"peak_rss_bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024}
-    return usage | {name: late - before[name] for name, late in kernel_counters.usage(resource.RUSAGE_CHILDREN).items()}
+    return usage | {
+        name: late - before[name] for name, late in process_resource_usage.usage(resource.RUSAGE_CHILDREN).items()
+    }

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from envmatrix.cli.parser import GROUPS, command_parser
+from envmatrix.cli.command_table import GROUPS, command_parser
 from envmatrix.evidence.dotted_paths import SHORT_PATHS, kind_of, known_paths
 
 _DOCS = Path(__file__).parent

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from envmatrix.api.paired_reruns import rerun
     from envmatrix.api.reproduction_packs import reproduce
     from envmatrix.api.result import Result
-    from envmatrix.api.run_reports import compare, effects, history
+    from envmatrix.api.run_results import compare, effects, history
     from envmatrix.api.runs import load, resume, run
     from envmatrix.api.tuning.search import TuneResult, tune
     from envmatrix.errors import (
@@ -45,7 +45,7 @@ __all__ = [
 
 #: Module -> its public names.
 _HOMES = {
-    "envmatrix.api.run_reports": ("compare", "effects", "history"),
+    "envmatrix.api.run_results": ("compare", "effects", "history"),
     "envmatrix.api.environment_exec_and_export": ("export",),
     "envmatrix.api.reproduction_packs": ("reproduce",),
     "envmatrix.api.paired_reruns": ("rerun",),

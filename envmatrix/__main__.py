@@ -15,7 +15,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     try:
         from envmatrix.block import interrupts
-        from envmatrix.cli.parser import parse, run_command
+        from envmatrix.cli.command_table import parse, run_command
 
         with interrupts.handle_signals():
             return run_command(parse(sys.argv[1:] if argv is None else argv))

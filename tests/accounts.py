@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from envmatrix.evidence.record import read_record
+from envmatrix.evidence.trial_record import read_record
 from envmatrix.stats import step_account
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from envmatrix.evidence import checks
-from envmatrix.evidence.record import read_evidence
+from envmatrix.evidence.trial_record import read_evidence
 from envmatrix.plan.environment import Environment, Image
 
 ROOT = Path(__file__).parents[1]

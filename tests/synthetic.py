@@ -16,7 +16,7 @@ from envmatrix.matrix import Design
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan, Slot, make_arms
 from envmatrix.plan.environment import Environment, Image
-from envmatrix.plan.interleaving import with_separate_references
+from envmatrix.plan.turn_order import with_separate_references
 from envmatrix.results import Run, RunFolder, Trial, trial_of
 from envmatrix.system.host import Host
 

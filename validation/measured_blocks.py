@@ -15,8 +15,8 @@ from envmatrix.launchers.catalog import LAUNCHERS
 from envmatrix.plan import Slot
 from envmatrix.results import Trial
 from envmatrix.system.progress import ProgressCallback
-from envmatrix.trials.batches import TrialGrouper
-from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.concurrent_trial_groups import TrialGrouper
+from envmatrix.trials.experiment_setup import Experiment
 from envmatrix.trials.interleave import TurnLengths, run_interleaved
 from envmatrix.trials.missing_image_retry import run_with_rebuild
 

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import envmatrix
 from envmatrix import Result, SteadyEffect
-from envmatrix.plan import steady_state_allocation
+from envmatrix.plan import steady_state_block_share
 from envmatrix.runner import steady_state_runs
 
 
 @contextmanager
 def going_on_for(seconds: float) -> Iterator[None]:
     """Let processes go on for ``seconds`` of steps instead of the usual ones."""
-    usual = {"FULL_S": steady_state_allocation.FULL_S, "MIN_S": steady_state_allocation.MIN_S}
-    modules = [vars(module) for module in (steady_state_allocation, steady_state_runs)]
+    usual = {"FULL_S": steady_state_block_share.FULL_S, "MIN_S": steady_state_block_share.MIN_S}
+    modules = [vars(module) for module in (steady_state_block_share, steady_state_runs)]
     for names in modules:
         names |= {"FULL_S": seconds, "MIN_S": min(seconds, usual["MIN_S"])}
     try:
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--matrix", type=Path)
     parser.add_argument("--environments", help="only these: a,b")
     parser.add_argument("--budget", default="40m", help="of each of the two runs")
-    parser.add_argument("--short", type=float, default=steady_state_allocation.FULL_S, help="seconds of steps")
+    parser.add_argument("--short", type=float, default=steady_state_block_share.FULL_S, help="seconds of steps")
     parser.add_argument("--long", type=float, default=60.0, help="seconds of steps")
     parser.add_argument("--to", type=Path, default=Path("results"), help="the folder of both runs")
     chosen = parser.parse_args(arguments)

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from envmatrix.errors import InputError
-from envmatrix.evidence.record import Timing
+from envmatrix.evidence.trial_record import Timing
 from envmatrix.plan import Plan
 from envmatrix.results import RunFolder, Trial
 from envmatrix.stats.measurements import read_measurements

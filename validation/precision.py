@@ -26,7 +26,7 @@ from envmatrix.api.matrix_and_run_lookup import find_matrix
 from envmatrix.api.runs import find_run_host
 from envmatrix.block import interrupts
 from envmatrix.errors import EnvmatrixError
-from envmatrix.evidence.record import Timing
+from envmatrix.evidence.trial_record import Timing
 from envmatrix.matrix import Design, Matrix, load
 from envmatrix.matrix.model import EnvironmentEntry
 from envmatrix.plan import Plan
@@ -37,8 +37,8 @@ from envmatrix.stats.metrics import THROUGHPUT
 from envmatrix.stats.pairing import families, log_ratios
 from envmatrix.system.atomic_files import append_line, write_whole
 from envmatrix.system.machine_lock import alone_on_machine
-from envmatrix.trials.batches import TrialGrouper
-from envmatrix.trials.experiment import Experiment, create_experiment, find_design, reopen_experiment
+from envmatrix.trials.concurrent_trial_groups import TrialGrouper
+from envmatrix.trials.experiment_setup import Experiment, create_experiment, find_design, reopen_experiment
 from envmatrix.trials.interleave import TurnLengths
 from envmatrix.trials.new_run_options import NewRun
 from validation import precision_figures as figures

@@ -26,7 +26,7 @@ from envmatrix.search.answer import find_expected_best
 from envmatrix.search.next_trials import Batch, Budget, Search
 from envmatrix.search.step_results import Step
 from envmatrix.trials.execution import make_job, run_trial
-from envmatrix.trials.experiment import create_experiment, find_design
+from envmatrix.trials.experiment_setup import create_experiment, find_design
 from envmatrix.trials.new_run_options import NewRun
 from tests.synthetic import Machine, make_plan, make_trials, write_run
 from validation import agreement, measured_parts, precision, simulated_tuning, tuned, verdicts

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from envmatrix.plan import Plan, make_arms
-from envmatrix.plan.steady_state_allocation import share_to_continue
+from envmatrix.plan.steady_state_block_share import share_to_continue
 from envmatrix.results import trial_of
 from envmatrix.stats.effect_estimation import estimate
 from envmatrix.stats.measurements import Measurements, fold_trials

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-import envmatrix.api.run_reports
+import envmatrix.api.run_results
 import envmatrix.api.runs
 import envmatrix.cli.bench
 import envmatrix.cli.resume  # noqa: F401 - imported once for all tools

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 import envmatrix
-from envmatrix.stats.attribution.step_parts import StepParts, step_parts
+from envmatrix.stats.attribution.step_time_parts import StepParts, step_parts
 from envmatrix.stats.measurements import Measurements
 
 PROGRAM = Path(__file__).with_name("costly_program.py")

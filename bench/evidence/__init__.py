@@ -38,7 +38,7 @@ def collect(
     ``steal_ticks`` the machine's stolen ticks during the timed part.
     """
     # Not loaded for a program of one's own: its trials should start fast.
-    from bench.evidence import blas, loaded_libraries, malloc, openmp, packages, pytorch
+    from bench.evidence import blas, malloc, openmp, packages, pytorch, symbol_resolution
 
     torch = sys.modules.get("torch")
     earlier_affinity = first["affinity_before"]
@@ -65,10 +65,10 @@ def collect(
         ),
         **{part: attempt(partial(_collect_part, part)) if torch else None for part in _OF_TORCH},
         "packages": attempt(packages.collect),
-        "libraries": attempt(loaded_libraries.loaded_paths),
+        "libraries": attempt(symbol_resolution.loaded_paths),
         "preloaded": attempt(
             lambda: program_from_outside.preloaded_files(
-                program_from_outside.preload_names(), loaded_libraries.loaded_paths()
+                program_from_outside.preload_names(), symbol_resolution.loaded_paths()
             )
         ),
         "variables": first["variables"],

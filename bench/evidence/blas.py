@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-from bench.evidence import loaded_libraries
+from bench.evidence import symbol_resolution
 from bench.evidence.reading import attempt, first_match
 
 
@@ -15,11 +15,11 @@ def collect() -> dict[str, Any]:
 
     PyTorch's wheels link MKL statically into libtorch_cpu, so that file is the library and ``built_with`` is mkl.
     """
-    path = loaded_libraries.symbol_owner("sgemm_") or loaded_libraries.symbol_owner("cblas_sgemm")
+    path = symbol_resolution.symbol_owner("sgemm_") or symbol_resolution.symbol_owner("cblas_sgemm")
     torch = sys.modules.get("torch")
     build = attempt(torch.__config__.show) if torch else None
     return {
-        "library": loaded_libraries.short_name(path) if path else None,
+        "library": symbol_resolution.short_name(path) if path else None,
         "path": os.path.realpath(path) if path else None,
         "built_with": first_match(r"BLAS_INFO=(\w+)", build) or first_match(r"\bBLAS=(\w+)", build),
         "mkl_version": first_match(r"Math Kernel Library Version ([0-9.]+)", build),

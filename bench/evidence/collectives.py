@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from bench.evidence import loaded_libraries
+from bench.evidence import symbol_resolution
 from bench.evidence.reading import attempt
 from bench.recorded_variables import recorded_text
 
@@ -63,15 +63,15 @@ def bound_nccl() -> dict[str, str] | None:
 
     ncclGetVersion returns 22703 for 2.27.3.
     """
-    for torch in loaded_libraries.loaded_paths():
+    for torch in symbol_resolution.loaded_paths():
         if os.path.basename(torch).startswith(_TORCH_LIBRARIES):
-            path = attempt(partial(loaded_libraries.bound_owner, torch, _FUNCTION)) or loaded_libraries.symbol_owner(
+            path = attempt(partial(symbol_resolution.bound_owner, torch, _FUNCTION)) or symbol_resolution.symbol_owner(
                 _FUNCTION, os.path.basename(torch)
             )
             if path is None:
                 return None
             number = ctypes.c_int()
-            loaded_libraries.library(path).ncclGetVersion(ctypes.byref(number))
+            symbol_resolution.library(path).ncclGetVersion(ctypes.byref(number))
             return {"path": os.path.realpath(path), "version": nccl_version(number.value)}
     return None
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from bench.evidence import loaded_libraries
+from bench.evidence import symbol_resolution
 from bench.evidence.nvml import Nvml
 from bench.evidence.reading import attempt, first_match, text
 
@@ -19,7 +19,7 @@ def collect() -> dict[str, Any]:
     """Return the evidence on CUDA; without CUDA it still shows driver, libraries and torch's build."""
     torch = sys.modules["torch"]
     is_initialized = attempt(torch.cuda.is_initialized)  # before any query below initialises CUDA
-    paths = attempt(loaded_libraries.loaded_paths) or []
+    paths = attempt(symbol_resolution.loaded_paths) or []
     return {
         "used": is_initialized,
         "built_with": attempt(lambda: torch.version.cuda),
@@ -53,9 +53,9 @@ def _driver_cuda() -> str:
 
 def _driver_number(function: str) -> int:
     """Return what a function of the loaded driver (cuda.h) says. Raises an error if there is none, or it has none."""
-    path = next(path for path in loaded_libraries.loaded_paths() if os.path.basename(path).startswith("libcuda.so"))
+    path = next(path for path in symbol_resolution.loaded_paths() if os.path.basename(path).startswith("libcuda.so"))
     number = ctypes.c_int()
-    if getattr(loaded_libraries.library(path), function)(ctypes.byref(number)):
+    if getattr(symbol_resolution.library(path), function)(ctypes.byref(number)):
         raise OSError(f"{function} failed")
     return number.value
 

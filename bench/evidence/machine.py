@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from bench import processor
-from bench.evidence import proc_files, suspension_count
+from bench.evidence import proc_files, stop_and_continue_count
 from bench.evidence.reading import attempt, fields, first_match, number, text
 
 _CPUS = "/sys/devices/system/cpu"
@@ -105,7 +105,7 @@ def system() -> dict[str, Any]:
         "executable": sys.executable,
         "clock_source": text("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
         "aslr": number("/proc/sys/kernel/randomize_va_space"),
-        "stops": suspension_count.count(),
+        "stops": stop_and_continue_count.count(),
         "uptime_s": attempt(lambda: float((text("/proc/uptime") or "").split()[0])),
     }
 

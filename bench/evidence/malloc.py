@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Optional
 
-from bench.evidence import loaded_libraries, rejected_allocator_settings
+from bench.evidence import rejected_allocator_settings, symbol_resolution
 from bench.evidence.reading import attempt
 
 # https://jemalloc.net/jemalloc.3.html, section "MALLCTL NAMESPACE"
@@ -43,11 +43,11 @@ Read = tuple[Optional[str], Mapping[str, Any]]
 
 def collect() -> dict[str, Any] | None:
     """Return the evidence on the allocator."""
-    path = loaded_libraries.symbol_owner("malloc")
+    path = symbol_resolution.symbol_owner("malloc")
     if path is None:
         return None
-    library = loaded_libraries.short_name(path)
-    handle = loaded_libraries.library(path)
+    library = symbol_resolution.short_name(path)
+    handle = symbol_resolution.library(path)
     reader = _READERS.get(library)
     version, all_options = reader(handle) if reader else (None, {})
     options = {name: value for name, value in all_options.items() if value is not None}
@@ -80,7 +80,7 @@ def _mallctl(handle: ctypes.CDLL, name: str, kind: Any) -> Any:
 
 
 def _mimalloc(handle: ctypes.CDLL) -> Read:
-    number = attempt(lambda: loaded_libraries.call_function(handle, "mi_version"))
+    number = attempt(lambda: symbol_resolution.call_function(handle, "mi_version"))
     # 209 is 2.0.9, and five digits are 3.1.0 and later: MI_MALLOC_VERSION in mimalloc.h
     version = None
     if number:
@@ -111,7 +111,7 @@ def _glibc(handle: ctypes.CDLL) -> Read:
         # glibc lists 0 for a tunable that is not set; the record must not show that as a value.
         if name.startswith(_MALLOC) and (value or f"{name[len('glibc.') :]}=" in requested):
             options[name[len(_MALLOC) :]] = value
-    version = attempt(lambda: loaded_libraries.call_function(handle, "gnu_get_libc_version", ctypes.c_char_p).decode())
+    version = attempt(lambda: symbol_resolution.call_function(handle, "gnu_get_libc_version", ctypes.c_char_p).decode())
     return version, options
 
 
@@ -131,7 +131,7 @@ def _arenas(handle: ctypes.CDLL) -> int:
 
 def _tunables() -> dict[str, int]:
     """Return glibc's tunables as its loader parsed them (listed since glibc 2.33); {} if it lists none."""
-    loader = next(path for path in loaded_libraries.loaded_paths() if re.search(r"/ld-(linux[^/]*|2[^/]*)\.so", path))
+    loader = next(path for path in symbol_resolution.loaded_paths() if re.search(r"/ld-(linux[^/]*|2[^/]*)\.so", path))
     result = subprocess.run(
         [loader, "--list-tunables"], capture_output=True, timeout=10, check=False, stdin=subprocess.DEVNULL
     )

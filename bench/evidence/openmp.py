@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from bench.evidence import loaded_libraries, openmp_runtimes_in_use
+from bench.evidence import openmp_runtimes_in_use, symbol_resolution
 from bench.evidence.reading import attempt
 
 # 0 to 4 are OpenMP's values; LLVM's and Intel's runtimes add 6 and 7 if KMP_AFFINITY is in effect (kmp.h).
@@ -35,24 +35,24 @@ def collect(affinity_before: list[int] | None) -> dict[str, Any] | None:
     Must run before other evidence computes anything: threads started by that are not the program's.
     """
     workers = attempt(openmp_runtimes_in_use.workers)
-    path = loaded_libraries.symbol_owner("GOMP_parallel") or loaded_libraries.symbol_owner("__kmpc_fork_call")
+    path = symbol_resolution.symbol_owner("GOMP_parallel") or symbol_resolution.symbol_owner("__kmpc_fork_call")
     if path is None:
         return None
-    handle = loaded_libraries.library(path)
-    bind = attempt(lambda: loaded_libraries.call_function(handle, "omp_get_proc_bind"))
+    handle = symbol_resolution.library(path)
+    bind = attempt(lambda: symbol_resolution.call_function(handle, "omp_get_proc_bind"))
     settings = attempt(lambda: displayed_settings(path, affinity_before or [])) or {}
-    blocktime = attempt(lambda: loaded_libraries.call_function(handle, "kmp_get_blocktime"))
+    blocktime = attempt(lambda: symbol_resolution.call_function(handle, "kmp_get_blocktime"))
     spins = settings.get("GOMP_SPINCOUNT")
     return {
-        "library": loaded_libraries.short_name(path),
+        "library": symbol_resolution.short_name(path),
         "path": os.path.realpath(path),
         "version": attempt(lambda: _version(path)),
         "specification": settings.get("_OPENMP"),
-        "threads": attempt(lambda: loaded_libraries.call_function(handle, "omp_get_max_threads")),
-        "processors": attempt(lambda: loaded_libraries.call_function(handle, "omp_get_num_procs")),
-        "places": attempt(lambda: loaded_libraries.call_function(handle, "omp_get_num_places")),
-        "dynamic": attempt(lambda: loaded_libraries.call_function(handle, "omp_get_dynamic")),
-        "thread_limit": attempt(lambda: loaded_libraries.call_function(handle, "omp_get_thread_limit")),
+        "threads": attempt(lambda: symbol_resolution.call_function(handle, "omp_get_max_threads")),
+        "processors": attempt(lambda: symbol_resolution.call_function(handle, "omp_get_num_procs")),
+        "places": attempt(lambda: symbol_resolution.call_function(handle, "omp_get_num_places")),
+        "dynamic": attempt(lambda: symbol_resolution.call_function(handle, "omp_get_dynamic")),
+        "thread_limit": attempt(lambda: symbol_resolution.call_function(handle, "omp_get_thread_limit")),
         "proc_bind": None if bind is None else _PROC_BIND.get(bind),
         "blocktime": blocktime,
         "affinity": settings.get("KMP_AFFINITY") or settings.get("OMP_PLACES") or None,
@@ -63,7 +63,7 @@ def collect(affinity_before: list[int] | None) -> dict[str, Any] | None:
         "workers": workers,
         "settings": settings,
         "loaded": sorted(
-            {name for name in map(loaded_libraries.short_name, loaded_libraries.loaded_paths()) if name in _RUNTIMES}
+            {name for name in map(symbol_resolution.short_name, symbol_resolution.loaded_paths()) if name in _RUNTIMES}
         ),
     }
 

@@ -14,7 +14,7 @@ import time
 from bisect import bisect_right
 from typing import NamedTuple
 
-from bench.evidence import loaded_libraries
+from bench.evidence import symbol_resolution
 
 _RUNTIMES = ("libgomp", "libiomp5", "libomp")
 #: Libraries below a thread's starting library on its stack: the C library and the loader.
@@ -106,7 +106,7 @@ def _starting_runtime(maps: list[_Map], words: tuple[int, ...]) -> list[str]:
             and containing_map.path.startswith("/")
         )
         if is_code and not _BELOW.search(containing_map.path):
-            name = loaded_libraries.short_name(containing_map.path)
+            name = symbol_resolution.short_name(containing_map.path)
             return [name] if name in _RUNTIMES else []
     return []
 

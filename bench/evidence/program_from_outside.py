@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from bench import recorded_variables
-from bench.evidence import elf, loaded_libraries, machine, memory, sandbox
+from bench.evidence import elf, machine, memory, sandbox, symbol_resolution
 from bench.evidence.process_tree_watch import Program
 from bench.evidence.reading import attempt
 
@@ -127,7 +127,7 @@ def _malloc(program: Program) -> dict[str, Any] | None:
 
 def _allocator(path: str) -> dict[str, Any]:
     return {
-        "library": loaded_libraries.short_name(path),
+        "library": symbol_resolution.short_name(path),
         "path": os.path.realpath(path),
         "version": None,
         "options": {},

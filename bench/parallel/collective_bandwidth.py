@@ -11,11 +11,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from bench import timing
+from bench import timed_loop
 from bench.dataset_tensors import Batch
 from bench.errors import RunError
 from bench.options import Options
-from bench.process_place import Place
+from bench.rank_and_device import Place
 from bench.steps import Mark, no_mark
 
 _DEFAULT_ROUNDS = 50
@@ -74,7 +74,7 @@ class Communication:
         self._collective = _COLLECTIVES[self.name]
         self._buffers = [torch.full((size,), 0.0, device=place.device.device) for size in self.sizes]
         rounds = options["steps"] or _DEFAULT_ROUNDS
-        self.length = timing.Length(checked=0, warm_up=options["warmup_steps"], timed=rounds, epoch=0)
+        self.length = timed_loop.Length(checked=0, warm_up=options["warmup_steps"], timed=rounds, epoch=0)
         self.source = itertools.repeat(Batch(torch.empty(0), torch.empty(0), sum(self.sizes)))
         self.startup_ns = place.age_ns()
         self._check()
@@ -94,11 +94,11 @@ class Communication:
         if not torch.equal(buffer.cpu(), expected):
             raise RunError(f"{self.name} over {world} processes gave {buffer.tolist()}, not {expected.tolist()}")
 
-    def drive(self, loop: timing.Loop) -> None:
+    def drive(self, loop: timed_loop.Loop) -> None:
         """Run all steps of the loop."""
-        timing.drive(self, loop)
+        timed_loop.drive(self, loop)
 
-    def after(self, timed: timing.Timed) -> dict[str, Any]:
+    def after(self, timed: timed_loop.Timed) -> dict[str, Any]:
         """Return the parts of the record that are specific to this work, with one row per size."""
         columns = zip(*self.taken_ns[-len(timed.steps_ns) :])
         table = [self._row(size * _FLOAT_BYTES, times_ns) for size, times_ns in zip(self.sizes, columns)]

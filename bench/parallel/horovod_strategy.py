@@ -14,7 +14,7 @@ from torch import nn
 
 from bench.errors import RunError
 from bench.options import Options
-from bench.process_place import Place
+from bench.rank_and_device import Place
 
 _HOST = "127.0.0.1"
 

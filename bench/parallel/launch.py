@@ -16,8 +16,8 @@ from bench import data_sets
 from bench.errors import RunError
 from bench.evidence.proc_files import own_age_ns
 from bench.options import Options
-from bench.parallel import derived_options
-from bench.parallel.nodes import Node
+from bench.parallel import device_and_learning_rate
+from bench.parallel.node_coordination import Node
 from bench.parallel.rank_processes import Failure, Ranks, python, timeout_message
 
 _SUMMED = (
@@ -29,11 +29,11 @@ _SUMMED = (
 def run(options: Options, data_dir: str | None, node: Node | None = None) -> dict[str, Any] | None:
     """Run the workload on its ranks and return the job's record: rank 0's, with data from every rank.
 
-    ``node`` is this machine's part in a job on several machines (``bench.parallel.nodes``); only the first node gets
-    the record, the others get None. Raises RunError with the name of the rank that failed first, after printing every
-    rank's log to standard error.
+    ``node`` is this machine's part in a job on several machines (``bench.parallel.node_coordination``); only the first
+    node gets the record, the others get None. Raises RunError with the name of the rank that failed first, after
+    printing every rank's log to standard error.
     """
-    derived_options.check_batch_divides(options)
+    device_and_learning_rate.check_batch_divides(options)
     with node.telling() if node else nullcontext():
         records: list[dict[str, Any]] | None = _records(options, data_dir, node)
         if node and records:
@@ -43,7 +43,7 @@ def run(options: Options, data_dir: str | None, node: Node | None = None) -> dic
 
 def _records(options: Options, data_dir: str | None, node: Node | None) -> list[dict[str, Any]]:
     """Run the ranks of this machine and return their records."""
-    world = derived_options.processes(options, os.environ)
+    world = device_and_learning_rate.processes(options, os.environ)
     own_ranks = node.ranks(world) if node else range(world)
     folder = tempfile.mkdtemp(prefix=f"bench-ranks.{os.getpid()}.")
     try:

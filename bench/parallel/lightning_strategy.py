@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from bench.options import Options
-from bench.process_place import Place
-from bench.timing import Loop
+from bench.rank_and_device import Place
+from bench.timed_loop import Loop
 
 _PRECISION = {"none": "32-true", "bfloat16": "bf16-mixed"}
 

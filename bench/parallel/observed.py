@@ -12,22 +12,22 @@ from bench.evidence.reading import text
 
 if TYPE_CHECKING:
     from bench.options import Options
-    from bench.process_place import Place
+    from bench.rank_and_device import Place
 
 _ESTABLISHED = "01"  # include/net/tcp_states.h
 
 
 def evidence(options: Options, place: Place | None) -> dict[str, Any]:
     """Return ``evidence.parallel``; the supervisor adds each rank's part. ``place`` is None for a skipped workload."""
-    from bench.parallel import derived_options  # not loaded for programs: their trials should start fast
+    from bench.parallel import device_and_learning_rate  # not loaded for programs: their trials should start fast
 
     horovod = sys.modules.get("horovod") if options["parallel"] == "horovod" else None
     return {
         "way": options["parallel"],
-        "device": derived_options.device(options),
+        "device": device_and_learning_rate.device(options),
         "processes": place.world if place else 1,
         "nodes": options["nodes"],
-        "processes_asked": os.environ.get(derived_options.PROCESSES_VARIABLE),
+        "processes_asked": os.environ.get(device_and_learning_rate.PROCESSES_VARIABLE),
         "threads_per_process": sys.modules["torch"].get_num_threads(),
         "backend": place.backend if place else None,
         "interface": place.interface if place else None,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from bench import record, trial_process
 from bench.errors import BenchError, RunError, exit_now, print_error
-from bench.evidence import suspension_count
+from bench.evidence import stop_and_continue_count
 from bench.parallel.rank_member import Member
 
 
@@ -20,7 +20,7 @@ def main(argv: Sequence[str]) -> int:
         job = json.load(file)
     rank = int(argv[1])
     try:
-        suspension_count.watch()
+        stop_and_continue_count.watch()
         document = trial_process.run(job["options"], job["data_dir"], Member(job, rank))
         if document is not None:  # None only for supervisors of nodes
             record.write(document, os.path.join(job["folder"], f"rank-{rank}.json"))

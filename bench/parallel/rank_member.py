@@ -13,7 +13,7 @@ from bench.errors import RunError
 from bench.options import Options
 
 if TYPE_CHECKING:
-    from bench.process_place import Place
+    from bench.rank_and_device import Place
 
 
 class Member:
@@ -44,15 +44,15 @@ class Member:
         import torch
 
         from bench import devices
-        from bench.parallel import derived_options, rendezvous
-        from bench.process_place import Place
+        from bench.parallel import device_and_learning_rate, rendezvous
+        from bench.rank_and_device import Place
 
         if not torch.distributed.is_available():
             raise RunError("this torch was built without torch.distributed")
         if "OMP_NUM_THREADS" not in os.environ:  # an equal part of this machine's CPUs
             torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // self.job["here"]))
         devices.refuse_to_share_gpus(torch, options, self.job["here"])
-        device = devices.open_device(derived_options.device(options), self.rank % self.job["here"])
+        device = devices.open_device(device_and_learning_rate.device(options), self.rank % self.job["here"])
         world, folder = self.job["world"], self.job["folder"]
         place = Place(device, self.rank, world, cpus=cpus, age_ns=self.job_age_ns, scratch=folder)
         with rendezvous.join_group(place, folder, options, self.job["meet"]) as here, _library(options, here):

@@ -13,8 +13,8 @@ from typing import Any
 from bench.errors import RunError
 from bench.evidence.reading import attempt
 from bench.options import Options
-from bench.parallel import nodes, observed
-from bench.process_place import Place
+from bench.parallel import node_coordination, observed
+from bench.rank_and_device import Place
 
 _HOST = "127.0.0.1"
 
@@ -23,8 +23,8 @@ _HOST = "127.0.0.1"
 def join_group(place: Place, folder: str, options: Options, meet: dict[str, Any] | None = None) -> Iterator[Place]:
     """Join the process group as rank ``place.rank``, yield the Place in it, and leave it at the end.
 
-    ``meet`` is the meeting point for ranks of several nodes (``nodes.Node.facts_for_ranks``). A collective that waits
-    longer than ``collective_timeout_s`` fails in the waiting ranks.
+    ``meet`` is the meeting point for ranks of several nodes (``node_coordination.Node.facts_for_ranks``). A collective
+    that waits longer than ``collective_timeout_s`` fails in the waiting ranks.
     """
     import torch.distributed as dist
 
@@ -75,7 +75,7 @@ def agree_on_the_world(store: Any, rank: int, world: int, limit: datetime.timede
 
 def _set_gloo_interface(store: Any, meet: dict[str, Any] | None) -> str | None:
     """Set Gloo's interface: the one that reaches the other nodes, or loopback if there is one node."""
-    name = nodes.interface(store, meet) if meet else "lo"
+    name = node_coordination.interface(store, meet) if meet else "lo"
     return os.environ.setdefault("GLOO_SOCKET_IFNAME", name) if name else os.environ.get("GLOO_SOCKET_IFNAME")
 
 

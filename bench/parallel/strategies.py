@@ -8,11 +8,11 @@ from typing import Any, Callable
 import torch
 from torch import nn
 
-from bench import steps, timing
+from bench import steps, timed_loop
 from bench.errors import BenchError, SkipError
 from bench.options import Options
-from bench.parallel import pipeline
-from bench.process_place import Place
+from bench.parallel import threaded_networks
+from bench.rank_and_device import Place
 from bench.steps import Trainer
 
 
@@ -23,7 +23,7 @@ def _single_process(model: nn.Module, _options: Options, place: Place) -> nn.Mod
 def _data_parallel(model: nn.Module, options: Options, place: Place) -> nn.Module:
     if place.device.name == "cuda":
         return nn.DataParallel(model.to(place.device.device))
-    return pipeline.ThreadedDataParallel(model, 2, steps.autocast(options, place.device.name))
+    return threaded_networks.ThreadedDataParallel(model, 2, steps.autocast(options, place.device.name))
 
 
 def _stage_devices(options: Options, place: Place) -> list[torch.device]:
@@ -45,7 +45,7 @@ def _pipeline(model: nn.Module, options: Options, place: Place) -> nn.Module:
             "into stages"
         )
     context = steps.autocast(options, place.device.name)
-    return pipeline.Pipeline([model.features, model.classifier], devices, options["micro_batches"], context)
+    return threaded_networks.Pipeline([model.features, model.classifier], devices, options["micro_batches"], context)
 
 
 def _distributed(model: nn.Module, _options: Options, place: Place) -> nn.Module:
@@ -116,14 +116,14 @@ def trainer(
     return step
 
 
-def fit(step: Any, loop: timing.Loop, options: Options, place: Place) -> None:
+def fit(step: Any, loop: timed_loop.Loop, options: Options, place: Place) -> None:
     """Run all steps of a loop."""
     if options["parallel"] == "lightning":
         from bench.parallel import lightning_strategy
 
         lightning_strategy.fit(step, loop, options, place)
     else:
-        timing.drive(step, loop)
+        timed_loop.drive(step, loop)
 
 
 def batch_dependent_layers(model: nn.Module) -> list[str]:

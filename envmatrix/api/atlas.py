@@ -36,13 +36,13 @@ from envmatrix.stats.meta_analysis.atlas import (
     this_processor,
     work_digest,
 )
-from envmatrix.stats.meta_analysis.known_effects import KnownEffect, Situation, known_effects
+from envmatrix.stats.meta_analysis.effects_for_ordering import KnownEffect, Situation, known_effects
 from envmatrix.stats.steady_state.effect import steady_effects
 from envmatrix.system.printable import printable_line
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.trials.feasibility import resolve_program_folder
 from envmatrix.trials.user_program.file_digests import program_files
-from envmatrix.trials.user_program.shell_variables import pass_available_variables
+from envmatrix.trials.user_program.passed_variables import pass_available_variables
 
 #: Most environments that the next command measures.
 _MOST_NEXT = 4

@@ -33,9 +33,9 @@ from envmatrix.results import Run, RunFolder, write_whole
 from envmatrix.search.study_folder import StudyFolder
 from envmatrix.system.host import Host, this_host
 from envmatrix.system.progress import ProgressCallback, silent
-from envmatrix.trials.environment_session import Session, prepare_session
+from envmatrix.trials.environment_for_commands import Session, prepare_session
 from envmatrix.trials.execution import measured_export_lines
-from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.experiment_setup import Experiment
 from envmatrix.trials.images import check_images_unchanged, load_supplied_images, side_matrix_path
 
 

@@ -13,9 +13,9 @@ from typing import Protocol
 
 from envmatrix.build.paths import project_paths
 from envmatrix.engines.catalog import ENGINES
-from envmatrix.launchers import software_checks as software
+from envmatrix.launchers import doctor_software_checks as software
 from envmatrix.launchers.catalog import LAUNCHERS
-from envmatrix.launchers.software_checks import Finding, State, bad, good, note, read_system_file
+from envmatrix.launchers.doctor_software_checks import Finding, State, bad, good, note, read_system_file
 from envmatrix.report.catalog import REPORTS
 from envmatrix.system import resource_paths
 from envmatrix.system.plugins import ExtensionError

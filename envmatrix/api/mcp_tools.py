@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from envmatrix.api import run_reports
+from envmatrix.api import run_results
 from envmatrix.api.matrix_and_run_lookup import find_run
 from envmatrix.api.runs import load
 from envmatrix.block import interrupts
@@ -201,7 +201,7 @@ class ServedRuns:
 
     def explain(self, run: str | None = None, environment: str | None = None) -> dict[str, object]:
         """Say why environments of a run (default: the newest) are faster or slower, in parts that add up."""
-        explanations, unexplained = run_reports.explain(self._path(run), environment, results=self.results)
+        explanations, unexplained = run_results.explain(self._path(run), environment, results=self.results)
         document = {"why": [to_json(explanation) for explanation in explanations], "not_explained": unexplained}
         return _checked(document, "name one environment")
 
@@ -219,7 +219,7 @@ class ServedRuns:
         comparable. `exit_code`: 7 other work, 5 slower, otherwise 0.
         """
         names = None if new is None else self._path(new)
-        compared = run_reports.compare(
+        compared = run_results.compare(
             self._path(old), names, environments=environments, allowed=allowed, anyway=anyway, results=self.results
         )
         return _checked(compared.to_json(), "name the environments")

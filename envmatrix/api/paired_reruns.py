@@ -8,7 +8,7 @@ from pathlib import Path
 
 from envmatrix.api.matrix_and_run_lookup import Names, PathLike, find_run, matrix_of_run, parse_argument, split_names
 from envmatrix.api.result import Result
-from envmatrix.api.run_reports import compare, explain
+from envmatrix.api.run_results import compare, explain
 from envmatrix.api.runs import check_has_answer, find_run_and_record_reading, finish_run, line_progress_watch, place_run
 from envmatrix.durations_and_sizes import parse_tolerance
 from envmatrix.errors import InputError
@@ -17,16 +17,16 @@ from envmatrix.matrix import Design, Factor, Matrix, load
 from envmatrix.matrix.additions import only_levels, with_only_design, with_packaged_levels
 from envmatrix.plan.environment import Environment, complete_levels, is_possible, library_for_level
 from envmatrix.results import Run, RunFolder
-from envmatrix.results.run_json import LauncherOptions
+from envmatrix.results.run_model import LauncherOptions
 from envmatrix.stats.attribution.causes import levels_changed
 from envmatrix.stats.attribution.explanation import Explanation, Wanted
 from envmatrix.stats.comparisons.result import Comparison
 from envmatrix.system.host import this_host
 from envmatrix.system.progress import ProgressCallback, silent
-from envmatrix.trials.comparison_sides import Side, check_comparable, side_design
-from envmatrix.trials.experiment import Experiment, create_experiment, find_design
+from envmatrix.trials.experiment_setup import Experiment, create_experiment, find_design
 from envmatrix.trials.new_run_options import NewRun
 from envmatrix.trials.overrides import Overrides, resolve_engine_names, with_changed_values
+from envmatrix.trials.two_matrix_comparison import Side, check_comparable, side_design
 from envmatrix.trials.user_program.file_digests import changed_file_texts, program_files
 
 _NO_OVERRIDES, _DEFAULT_RUN = Overrides(), NewRun()

@@ -20,7 +20,7 @@ from envmatrix.plan.environment import VariableConflictError, resolve_environmen
 from envmatrix.system.host import this_host
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.trials.bisection import bisected
-from envmatrix.trials.experiment import (
+from envmatrix.trials.experiment_setup import (
     PLACEMENT_NAMES,
     check_placement,
     confined_cpus,

@@ -20,7 +20,7 @@ from envmatrix.launchers.base import Ask
 from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder, write_whole
 from envmatrix.results.redact import has_personal_names, redact
-from envmatrix.results.run_json import LauncherOptions, Run
+from envmatrix.results.run_model import LauncherOptions, Run
 from envmatrix.runner.reproduction.pack_archive import Manifest, write_archive
 from envmatrix.runner.reproduction.pack_contents import (
     collect_files,
@@ -43,7 +43,7 @@ from envmatrix.runner.reproduction.pack_rerun import (
 from envmatrix.runner.reproduction.reproduced_effects import Reproduction, compare_reproduction
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.system.ssh_signatures import PACK, sign_text
-from envmatrix.trials.experiment import Experiment, find_bench_copy, reopen_experiment
+from envmatrix.trials.experiment_setup import Experiment, find_bench_copy, reopen_experiment
 from envmatrix.trials.images import build_places
 from envmatrix.trials.new_run_options import NewRun
 

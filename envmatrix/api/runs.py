@@ -27,14 +27,14 @@ from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.known_variables import find_unread_variables
 from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder
-from envmatrix.results.run_json import LauncherOptions
+from envmatrix.results.run_model import LauncherOptions
 from envmatrix.runner.loop import run as run_experiment
 from envmatrix.runner.progress import LineProgress
 from envmatrix.system.atomic_files import retry_writes
 from envmatrix.system.bench_options import node_count
 from envmatrix.system.host import Host
 from envmatrix.system.progress import ProgressCallback, silent
-from envmatrix.trials.experiment import (
+from envmatrix.trials.experiment_setup import (
     Experiment,
     create_experiment,
     design_environments,

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import IO
 
 from envmatrix.block import interrupts, orphans
+from envmatrix.block.available_memory import free_memory, memory_kills, usable_memory
 from envmatrix.block.block_instructions import CANNOT_WRITE, NO_PIPES, BlockOrder, Part, TrialOrder, Turns
 from envmatrix.block.interleave import BrokenOffError, Interleaving, Member, Schedule
-from envmatrix.block.memory import free_memory, memory_kills, usable_memory
 from envmatrix.block.process import ENDED_S, Exit, NotStartedError, Order, Overlay, SupervisedProcess
 from envmatrix.block.program_folder import lay_out
 from envmatrix.block.program_overlay import make_overlay, remove_folder

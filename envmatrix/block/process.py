@@ -20,7 +20,7 @@ from envmatrix.block import fork_limit, interrupts, process_supervisor
 Streams = tuple["int | IO[bytes] | None", "int | IO[bytes] | None", "int | IO[bytes] | None"]
 #: Seconds for the supervisor to end a program and its descendants before it is killed.
 ENDED_S = 20.0
-STARTER, WATCHER = (Path(__file__).with_name(name) for name in ("start_supervisor.py", "cleanup_watcher.py"))
+STARTER, WATCHER = (Path(__file__).with_name(name) for name in ("supervisor_entry.py", "cleanup_watcher.py"))
 
 
 class NotStartedError(Exception):

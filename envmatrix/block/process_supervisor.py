@@ -1,6 +1,6 @@
 """Supervisor process: starts a program with its limits, and ends it with all its descendants.
 
-``process.py`` starts it (``python -I -S start_supervisor.py FD OWNER``; OWNER is the process that starts it), sends an
+``process.py`` starts it (``python -I -S supervisor_entry.py FD OWNER``; OWNER is the process that starts it), sends an
 order through the socket FD and reads how the program ended. If the socket closes, envmatrix was killed or wants the
 program to end. The byte HOLD stops the program and its descendants, RELEASE resumes them; each is answered with the
 same byte when it is done. All descendants stay below this process, even daemons (PR_SET_CHILD_SUBREAPER), so none is

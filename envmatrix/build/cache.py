@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from envmatrix.block.memory import free_memory
+from envmatrix.block.available_memory import free_memory
 from envmatrix.errors import EngineError, Where
 from envmatrix.system.atomic_files import whole_file
 from envmatrix.system.regular_files import open_regular

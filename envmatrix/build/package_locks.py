@@ -11,9 +11,9 @@ from envmatrix.build.cache import Cache, json_digest
 from envmatrix.build.debian.packages import Apt, distribution_name
 from envmatrix.build.lockfile import Lock, PinnedPackage, Section, find_section, read_lock, request_text
 from envmatrix.build.python.interpreters import Python, find_python_cached
-from envmatrix.build.python.matching_torch_builds import local_version, resolve_one_build, strangers
 from envmatrix.build.python.pip import ResolveRequest, cached_pip, is_reachable
 from envmatrix.build.python.source_builds import check_python_for_builds
+from envmatrix.build.python.torch_companion_packages import local_version, resolve_one_build, strangers
 from envmatrix.build.python.venvs import BasePython, overlay_pip
 from envmatrix.build.python.wheelhouse import Wheelhouse
 from envmatrix.errors import EngineError, InputError, SkipEnvironmentError, Where

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envmatrix.cli import common, shared_options
+from envmatrix.cli import console_io, shared_options
 from envmatrix.cli.argument_parser import Arguments, Parser, declare, nonempty_name
 from envmatrix.errors import InputError
 
@@ -47,7 +47,7 @@ def _add(arguments: Arguments, folder: Path) -> None:
 
     added = add_to_atlas(arguments.runs, folder, results=arguments.results, key=arguments.sign)
     entries = [(str(file), is_new, signature_file(file).exists()) for file, is_new in added]
-    common.print_answer(
+    console_io.print_answer(
         arguments,
         [{"file": file, "new": is_new, "signed": signed} for file, is_new, signed in entries],
         "\n".join(
@@ -64,12 +64,12 @@ def _show(arguments: Arguments, folder: Path) -> None:
 
     atlas = read_atlas_folder(folder, signers=arguments.signers)
     if arguments.output:
-        common.write_or_print(to_html(atlas), arguments.output)
-        common.print_text(str(arguments.output))
+        console_io.write_or_print(to_html(atlas), arguments.output)
+        console_io.print_text(str(arguments.output))
     elif arguments.json:
-        common.print_json(atlas.to_json())
+        console_io.print_json(atlas.to_json())
     else:
-        print_atlas(atlas, common.stdout_console())
+        print_atlas(atlas, console_io.stdout_console())
 
 
 def _advise(arguments: Arguments, folder: Path) -> None:
@@ -80,6 +80,6 @@ def _advise(arguments: Arguments, folder: Path) -> None:
         raise InputError("--output is for `show`", remedy=f"envmatrix atlas advise --from {folder} --json")
     advice = advise(folder, signers=arguments.signers)
     if arguments.json:
-        common.print_json(advice.to_json())
+        console_io.print_json(advice.to_json())
     else:
-        print_advice(advice, common.stdout_console())
+        print_advice(advice, console_io.stdout_console())

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envmatrix.cli import common, progress_and_result, shared_options
+from envmatrix.cli import console_io, progress_and_result, shared_options
 from envmatrix.cli.argument_parser import Arguments, Parser, declare, declare_flag, name_list
 from envmatrix.cli.unused_stdin import check_unused_input
 from envmatrix.errors import ExitCode, InputError
@@ -105,11 +105,11 @@ def _run_program(arguments: Arguments) -> int:
         shared_options.read_program(arguments, arguments.engines or ()),
         parameters=tuple((name, tuple(name_list(values))) for name, values in arguments.parameter_list or ()),
         requirements=tuple(arguments.requirements or ()),
-        atlas=read_named_or_local_atlas(arguments.atlas, common.print_progress),
+        atlas=read_named_or_local_atlas(arguments.atlas, console_io.print_progress),
     )
     overrides, file = shared_options.read_overrides(arguments), arguments.save or Path("matrix.yaml")
-    show = common.print_progress if arguments.show_output else lambda _: None
-    progress = common.print_progress
+    show = console_io.print_progress if arguments.show_output else lambda _: None
+    progress = console_io.print_progress
     with check_unused_input(request.words):
         generated = matrix_for_program.make_matrix(request, overrides, file, progress, show)
     if generated.more:
@@ -161,11 +161,11 @@ def _run_design(arguments: Arguments) -> int:
     matrix: Path | Matrix | None = arguments.matrix
     if arguments.bisect:
         first, last = arguments.bisect
-        matrix = plans.bisected_matrix(arguments.design, first, last, arguments.matrix, common.print_progress)
+        matrix = plans.bisected_matrix(arguments.design, first, last, arguments.matrix, console_io.print_progress)
     scripts = runs.script_preview(arguments.launcher) if arguments.dry_run else None
     overrides, new_run = shared_options.read_overrides(arguments), shared_options.read_new_run(arguments)
-    experiment = common.call(runs.begin_run, arguments, overrides=overrides, new_run=new_run, matrix=matrix)
+    experiment = console_io.call(runs.begin_run, arguments, overrides=overrides, new_run=new_run, matrix=matrix)
     if scripts:
-        common.print_text("\n".join(scripts(experiment)))
+        console_io.print_text("\n".join(scripts(experiment)))
         return 0
     return progress_and_result.run_and_show(experiment, arguments)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envmatrix.cli import common, shared_options
+from envmatrix.cli import console_io, shared_options
 from envmatrix.cli.argument_parser import Arguments, Parser, declare, nonempty_name
 from envmatrix.errors import ExitCode
 
@@ -19,15 +19,15 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Build the missing images and print the references of all."""
-    from envmatrix.api.images import build
+    from envmatrix.api.locks_and_images import build
 
-    built = common.call(build, arguments)
+    built = console_io.call(build, arguments)
     for line in built.starts:
-        common.print_text(line)
+        console_io.print_text(line)
     for image, reference in built.ready.items():
-        common.print_text(f"{image}@{built.engine}: {reference}")
+        console_io.print_text(f"{image}@{built.engine}: {reference}")
     for environment, reason in built.missing.items():
-        common.print_progress(f"not built: {environment}@{built.engine}: {reason}")
+        console_io.print_progress(f"not built: {environment}@{built.engine}: {reason}")
     if not (built.ready or built.starts):
         return ExitCode.NOTHING_RAN
     return ExitCode.SOME_FAILED if built.missing else ExitCode.FINE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envmatrix.cli import common, shared_options
+from envmatrix.cli import console_io, shared_options
 from envmatrix.cli.argument_parser import Arguments, Parser
 from envmatrix.errors import ExitCode, InputError
 
@@ -25,16 +25,16 @@ def run(arguments: Arguments) -> int:
         if not arguments.json:
             raise
         mistakes = error.mistakes if isinstance(error, MatrixError) else [error]
-        common.print_json({"ok": False, "mistakes": list(map(_mistake_json, mistakes))})
+        console_io.print_json({"ok": False, "mistakes": list(map(_mistake_json, mistakes))})
         return error.exit_code
     doubts = [doubt for _, doubt in find_unread_variables(matrix)]
     for doubt in doubts if not arguments.json else ():
-        common.print_progress(f"warning: {doubt}")
+        console_io.print_progress(f"warning: {doubt}")
     counts = {key: len(getattr(matrix, key)) for key in ("factors", "environments", "workloads", "designs")}
     listed = ", ".join(f"{number} {key if number != 1 else key[:-1]}" for key, number in counts.items())
     warnings = list(map(_mistake_json, doubts))
     document = {"ok": True, "matrix": matrix.path, "digest": matrix.digest, **counts, "warnings": warnings}
-    common.print_answer(arguments, document, f"{matrix.path} is valid: {listed}")
+    console_io.print_answer(arguments, document, f"{matrix.path} is valid: {listed}")
     return ExitCode.FINE
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envmatrix.cli import common, progress_and_result, shared_options
+from envmatrix.cli import console_io, progress_and_result, shared_options
 from envmatrix.cli.argument_parser import (
     Arguments,
     Parser,
@@ -69,10 +69,10 @@ def run(arguments: Arguments) -> int:
     if arguments.rerun:
         return _rerun(arguments)
     from envmatrix.api.result import Result as Stored
-    from envmatrix.api.run_reports import compare
+    from envmatrix.api.run_results import compare
     from envmatrix.api.runs import find_run_and_record_reading
 
-    comparison = common.call(compare, arguments, allowed=arguments.fail_slower or 0.0)
+    comparison = console_io.call(compare, arguments, allowed=arguments.fail_slower or 0.0)
     if arguments.new is not None:
         return _report_comparison(comparison, arguments)
     return _report_comparison(
@@ -89,7 +89,10 @@ def _check_options(arguments: Arguments) -> None:
         raise InputError(f"--junit: {arguments.junit} is a folder", remedy=f"--junit {arguments.junit / 'compare.xml'}")
     if not arguments.rerun:
         given = [name for name in _RERUN_OPTIONS if getattr(arguments, name) is not None]
-        given += [*common.read_launcher_options(arguments), *(["launcher"] if arguments.launcher != DEFAULT else [])]
+        given += [
+            *console_io.read_launcher_options(arguments),
+            *(["launcher"] if arguments.launcher != DEFAULT else []),
+        ]
         if given:
             option = given[0].replace("_", "-")
             raise InputError(f"--{option} works only with --rerun", remedy="to compare stored runs, leave it out")
@@ -102,14 +105,14 @@ def _check_options(arguments: Arguments) -> None:
 def _rerun(arguments: Arguments) -> int:
     """Measure both sides in one run and compare them; if interrupted, print how to continue."""
     from envmatrix.api import paired_reruns
-    from envmatrix.api.run_reports import compare
+    from envmatrix.api.run_results import compare
 
     overrides, new_run = shared_options.read_overrides(arguments), shared_options.read_new_run(arguments)
-    experiment = common.call(paired_reruns.begin_rerun, arguments, overrides=overrides, new_run=new_run)
+    experiment = console_io.call(paired_reruns.begin_rerun, arguments, overrides=overrides, new_run=new_run)
     result = progress_and_result.finish(experiment, arguments)
     code = progress_and_result.explain_exit(result)
     if code == ExitCode.INTERRUPTED:
-        common.print_progress(f"then: envmatrix compare {result.name}{_gate_options(arguments)}")
+        console_io.print_progress(f"then: envmatrix compare {result.name}{_gate_options(arguments)}")
         return code
     return _report_comparison(compare(result, allowed=arguments.fail_slower or 0.0), arguments, result, code)
 
@@ -124,14 +127,16 @@ def _report_comparison(
     gate = comparison.gate(fail_slower=arguments.fail_slower is not None, fail_undecided=arguments.fail_undecided)
     code = most_important_code(gate, code)
     if arguments.json:
-        common.print_json(comparison.to_json(code))
+        console_io.print_json(comparison.to_json(code))
     else:
         _print_comparison(comparison)
         _print_evidence_differences(comparison, arguments, result)
     if arguments.junit:
         from envmatrix.report.formats.junit import comparison_to_junit
 
-        common.write_or_print(comparison_to_junit(comparison, fail_undecided=arguments.fail_undecided), arguments.junit)
+        console_io.write_or_print(
+            comparison_to_junit(comparison, fail_undecided=arguments.fail_undecided), arguments.junit
+        )
     if arguments.fail_slower is not None and result and not arguments.quiet:
         names = () if arguments.rerun else arguments.environments or ()
         environments = f" --environments {','.join(names)}" if names else ""
@@ -140,7 +145,7 @@ def _report_comparison(
             result, comparison, arguments.fail_slower, command + _gate_options(arguments)
         )
         if line:
-            common.print_progress(line)
+            console_io.print_progress(line)
     return code
 
 
@@ -161,7 +166,7 @@ def _print_comparison(comparison: Comparison) -> None:
         if item.why
         for text in (line_of(item.why), *reasons_of(item.why))
     ]
-    common.print_folded("\n".join(printable_line(line, 1000) for line in (*comparison.lines(), *why)))
+    console_io.print_folded("\n".join(printable_line(line, 1000) for line in (*comparison.lines(), *why)))
 
 
 def _rank(path: str) -> int:
@@ -196,4 +201,4 @@ def _print_evidence_differences(comparison: Comparison, arguments: Arguments, re
         more = f"{len(differences) - _MOST_DIFFERENCES} more" if len(differences) > _MOST_DIFFERENCES else ""
         more += f": envmatrix diff {first} {second} --run {runs[0]}" if more and result else ""
         lines = (*(printable_line(text, 150) for text in texts), *([more] if more else []))
-        common.print_text("\n  ".join((f"{title}: {len(differences)}", *lines)))
+        console_io.print_text("\n  ".join((f"{title}: {len(differences)}", *lines)))

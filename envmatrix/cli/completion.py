@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from envmatrix.cli import common
+from envmatrix.cli import console_io
 from envmatrix.cli.argument_parser import Parser, declare
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> None:
     for action in _all_actions(parser):
         if action.type is Path:
             action.complete = shtab.DIR if action.metavar == "DIR" else shtab.FILE  # type: ignore[attr-defined]
-    common.print_text(shtab.complete(parser, arguments.shell))
+    console_io.print_text(shtab.complete(parser, arguments.shell))
 
 
 def _all_actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envmatrix.cli import common, shared_options
+from envmatrix.cli import console_io, shared_options
 from envmatrix.cli.argument_parser import Arguments, Parser
 
 
@@ -19,10 +19,10 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> None:
     """Download and verify all parts of an environment's image, for a manual build without network."""
-    from envmatrix.api.images import write_build_context
+    from envmatrix.api.locks_and_images import write_build_context
 
-    context = common.call(write_build_context, arguments, folder=arguments.output)
-    common.print_text(
+    context = console_io.call(write_build_context, arguments, folder=arguments.output)
+    console_io.print_text(
         f"{context.folder}: the build context; {context.archive}: a base image for machines without a "
         f"registry ({context.base}); {context.arguments}: build arguments for it"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envmatrix.cli import common, shared_options
+from envmatrix.cli import console_io, shared_options
 from envmatrix.cli.argument_parser import Arguments, Parser, declare, nonempty_name
 
 
@@ -16,7 +16,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> None:
     """Write the Dockerfile and the Apptainer definition of each environment."""
-    from envmatrix.api.images import write_definitions
+    from envmatrix.api.locks_and_images import write_definitions
 
-    for file in common.call(write_definitions, arguments):
-        common.print_text(str(file))
+    for file in console_io.call(write_definitions, arguments):
+        console_io.print_text(str(file))

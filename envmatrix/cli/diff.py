@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envmatrix.cli import common, shared_options
+from envmatrix.cli import console_io, shared_options
 from envmatrix.cli.argument_parser import Arguments, Parser, declare, nonempty_name
 
 _WIDEST = 48
@@ -27,9 +27,9 @@ def run(arguments: Arguments) -> None:
     from envmatrix.api.differences import diff
 
     first, second = arguments.first, arguments.second
-    differences = common.call(diff, arguments)
+    differences = console_io.call(diff, arguments)
     rows = [("", first, second), *(tuple(text or "-" for text in item) for item in differences)]
-    common.print_answer(
+    console_io.print_answer(
         arguments,
         {"first": first, "second": second, "differences": [item._asdict() for item in differences]},
         _aligned(rows) if differences else f"{first} and {second} differ in nothing that was read back",

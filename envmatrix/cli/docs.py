@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
-from envmatrix.cli import common
+from envmatrix.cli import console_io
 from envmatrix.cli.argument_parser import Arguments, Parser, declare
 from envmatrix.errors import InputError, suggestion
 from envmatrix.system import resource_paths, verdict_and_warning_terms
@@ -25,7 +25,7 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: Arguments) -> None:
     """Print a page, the meaning of a word, or the list of both, all from installed files."""
     pages = resource_paths.documentation_pages()
-    common.print_text(_found(" ".join(arguments.page), pages) if arguments.page else _page_list(pages))
+    console_io.print_text(_found(" ".join(arguments.page), pages) if arguments.page else _page_list(pages))
 
 
 def _found(asked: str, pages: Mapping[str, Path]) -> str:

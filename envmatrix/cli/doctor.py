@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from envmatrix.cli import common, shared_options
+from envmatrix.cli import console_io, shared_options
 from envmatrix.cli.argument_parser import Arguments, Parser
 
 _SIGNS = {"good": "ok  ", "note": "note", "bad": "BAD "}
@@ -26,4 +26,4 @@ def run(arguments: Arguments) -> None:
         + (f"\n     -> {finding.remedy}" if finding.remedy else "")
         for finding in findings
     )
-    common.print_answer(arguments, [asdict(finding) for finding in findings], "\n".join(lines))
+    console_io.print_answer(arguments, [asdict(finding) for finding in findings], "\n".join(lines))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from envmatrix.cli import common, shared_options
+from envmatrix.cli import console_io, shared_options
 from envmatrix.cli.argument_parser import Arguments, Parser, declare_flag
 from envmatrix.cli.unused_stdin import check_unused_input
 from envmatrix.errors import ExitCode
@@ -31,8 +31,8 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: Arguments) -> int:
     """Start a process or your program in the environment, print its evidence, and compare it with the checks."""
     from envmatrix.evidence import checks
-    from envmatrix.evidence.record import read_evidence
-    from envmatrix.trials.environment_session import EVIDENCE_LIMIT_S, PROGRAM_LIMIT_S
+    from envmatrix.evidence.trial_record import read_evidence
+    from envmatrix.trials.environment_for_commands import EVIDENCE_LIMIT_S, PROGRAM_LIMIT_S
 
     command = tuple(arguments.command)
     with check_unused_input(command):
@@ -45,7 +45,7 @@ def run(arguments: Arguments) -> int:
     lines = [*_check_lines(arguments.environment, claims, observed)]
     lines += ["", *_lines(evidence)] if arguments.all else ["all evidence: add --all"]
     document = {"environment": arguments.environment, "evidence": evidence, "contradictions": contradictions}
-    common.print_answer(arguments, document, "\n".join(lines))
+    console_io.print_answer(arguments, document, "\n".join(lines))
     return ExitCode.SOME_FAILED if contradictions else ExitCode.FINE
 
 

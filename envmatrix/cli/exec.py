@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from envmatrix.cli import common, shared_options
+from envmatrix.cli import console_io, shared_options
 from envmatrix.cli.argument_parser import Arguments, Parser, declare
 from envmatrix.cli.unused_stdin import check_unused_input
 from envmatrix.durations_and_sizes import parse_duration
@@ -41,7 +41,7 @@ def run(arguments: Arguments) -> int:
     if ended:
         sys.stdout.write(ended.output)
         if ended.trial.outcome == "timed_out":
-            common.print_progress(f"envmatrix: {ended.trial.reason}")
+            console_io.print_progress(f"envmatrix: {ended.trial.reason}")
             return _TIMEOUT_EXIT_CODE
         if ended.exit_code is None:
             raise ended.error()
@@ -50,6 +50,6 @@ def run(arguments: Arguments) -> int:
     with check_unused_input(() if session.engine.passes_input else command):
         exit_status = session.execute(command, arguments.limit)
     if exit_status.timed_out:
-        common.print_progress(f"envmatrix: {exit_status}")
+        console_io.print_progress(f"envmatrix: {exit_status}")
         return _TIMEOUT_EXIT_CODE
     return exit_status.code if exit_status.code >= 0 else 128 - exit_status.code

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envmatrix.cli import common, progress_and_result, shared_options
+from envmatrix.cli import console_io, progress_and_result, shared_options
 from envmatrix.cli.argument_parser import Arguments, Parser, declare, declare_flag, nonempty_name, whole_number
 from envmatrix.durations_and_sizes import parse_duration
 from envmatrix.errors import ExitCode, InputError
@@ -27,7 +27,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Print the parts of each difference, their causes, and what is unknown."""
-    from envmatrix.api.run_reports import explain
+    from envmatrix.api.run_results import explain
     from envmatrix.report.explanation import OF_PROCESS, any_covers_all_threads, tree_of
     from envmatrix.stats.attribution.explanation import to_json
 
@@ -35,12 +35,12 @@ def run(arguments: Arguments) -> int:
         return _confirm(arguments)
     if arguments.budget is not None or arguments.max_blocks is not None:
         raise InputError("--budget and --max-blocks are for the measurement of --confirm", remedy="add --confirm")
-    explanations, silent = common.call(explain, arguments)
+    explanations, silent = console_io.call(explain, arguments)
     lines = [OF_PROCESS] if any_covers_all_threads(explanations) else []
     lines += [f"{'  ' * depth}{text}" for explanation in explanations for depth, text in tree_of(explanation)]
     lines += [f"{name}: {reason}" for name, reason in silent.items()]
     document = {"why": [to_json(explanation) for explanation in explanations], "not_explained": silent}
-    common.print_answer(arguments, document, "\n".join(lines))
+    console_io.print_answer(arguments, document, "\n".join(lines))
     return ExitCode.FINE
 
 
@@ -51,15 +51,15 @@ def _confirm(arguments: Arguments) -> int:
     from envmatrix.stats.attribution.explanation import confirm
 
     new_run = shared_options.read_new_run(arguments)
-    experiment, wanted = common.call(begin_cause_confirmation, arguments, new_run=new_run)
+    experiment, wanted = console_io.call(begin_cause_confirmation, arguments, new_run=new_run)
     result = progress_and_result.finish(experiment, arguments)
     confirmations = confirm(result.summary.analysis, result.summary.measured, wanted)
-    common.print_answer(
+    console_io.print_answer(
         arguments,
         {"run": result.name, "confirmations": [item.to_json() for item in confirmations]},
         "\n".join(line for item in confirmations for line in confirmation_lines(item)),
     )
     if not arguments.quiet and (advice := progress_and_result.undecided_advice(result)):
-        common.print_progress(advice)
-    common.print_progress(f"all that is known of it: envmatrix explain {result.name}")
+        console_io.print_progress(advice)
+    console_io.print_progress(f"all that is known of it: envmatrix explain {result.name}")
     return progress_and_result.explain_exit(result)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envmatrix.api import FORMS
-from envmatrix.cli import common, shared_options
+from envmatrix.cli import console_io, shared_options
 from envmatrix.cli.argument_parser import Arguments, Parser, declare, nonempty_path
 from envmatrix.errors import InputError
 from envmatrix.launchers.catalog import script_forms
@@ -29,4 +29,4 @@ def run(arguments: Arguments) -> None:
 
     if arguments.patch and arguments.form != "sh":
         raise InputError("--as and --patch cannot be combined", remedy="leave one of them out")
-    common.write_or_print(common.call(export, arguments), arguments.output)
+    console_io.write_or_print(console_io.call(export, arguments), arguments.output)

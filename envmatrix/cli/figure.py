@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envmatrix.cli import common, shared_options
+from envmatrix.cli import console_io, shared_options
 from envmatrix.cli.argument_parser import Arguments, Parser, declare, whole_number
 from envmatrix.report.catalog import FIGURES
 
@@ -20,8 +20,8 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> None:
     """Draw one figure of a run."""
-    from envmatrix.api.run_reports import figure
+    from envmatrix.api.run_results import figure
 
     as_pdf = arguments.output is not None and arguments.output.suffix.lower() == ".pdf"
-    drawing = common.call(figure, arguments, form="pdf" if as_pdf else "svg")
-    common.write_or_print(drawing, arguments.output)
+    drawing = console_io.call(figure, arguments, form="pdf" if as_pdf else "svg")
+    console_io.write_or_print(drawing, arguments.output)

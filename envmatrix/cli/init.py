@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envmatrix.cli import common, shared_options
+from envmatrix.cli import console_io, shared_options
 from envmatrix.cli.argument_parser import Arguments, Parser, declare
 from envmatrix.cli.unused_stdin import check_unused_input
 
@@ -27,6 +27,8 @@ def run(arguments: Arguments) -> None:
     words = tuple(arguments.command or ("python", "train.py"))
     request = ProgramRequest(words, requirements=tuple(arguments.requirements or ()))
     with check_unused_input(request.words):
-        text = matrix_for_program.draft_matrix(request, arguments.interpreter, arguments.output, common.print_progress)
+        text = matrix_for_program.draft_matrix(
+            request, arguments.interpreter, arguments.output, console_io.print_progress
+        )
     matrix_for_program.write_new_file(arguments.output, text)
-    common.print_text(f"wrote {arguments.output}: check it, then run `envmatrix bench`")
+    console_io.print_text(f"wrote {arguments.output}: check it, then run `envmatrix bench`")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envmatrix.cli import common, shared_options
+from envmatrix.cli import console_io, shared_options
 from envmatrix.cli.argument_parser import Arguments, Parser, declare
 
 if TYPE_CHECKING:
@@ -30,12 +30,12 @@ def run(arguments: Arguments) -> None:
     section_names = [arguments.what] if arguments.what else list(SECTIONS)
     sections: dict[str, dict[str, str]] = {}
     if set(section_names) & set(_MATRIX_SECTIONS):
-        sections |= _list_matrix(load_matrix(arguments.matrix, common.print_progress))
+        sections |= _list_matrix(load_matrix(arguments.matrix, console_io.print_progress))
     sections["runs"] = {file.parent.name: "" for file in sorted(arguments.results.glob("*/run.json"))}
     if set(section_names) & set(_CATALOG_SECTIONS):
         sections |= _list_catalogs()
     sections = {key: sections[key] for key in section_names}
-    common.print_answer(arguments, sections, "".join(_section_text(*section) for section in sections.items()))
+    console_io.print_answer(arguments, sections, "".join(_section_text(*section) for section in sections.items()))
 
 
 def _section_text(title: str, entries: dict[str, str]) -> str:

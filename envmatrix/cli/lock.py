@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envmatrix.cli import common, shared_options
+from envmatrix.cli import console_io, shared_options
 from envmatrix.cli.argument_parser import Arguments, Parser, declare, nonempty_name
 from envmatrix.system.architectures import PACKAGE_NAMES
 
@@ -25,7 +25,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> None:
     """Resolve images and libraries with the host's pip and apt, and write containers/locks/."""
-    from envmatrix.api.images import lock
+    from envmatrix.api.locks_and_images import lock
 
-    for path in common.call(lock, arguments):
-        common.print_text(str(path))
+    for path in console_io.call(lock, arguments):
+        console_io.print_text(str(path))

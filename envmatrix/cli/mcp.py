@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from envmatrix.cli import common, shared_options
+from envmatrix.cli import console_io, shared_options
 from envmatrix.cli.argument_parser import Arguments, Parser, declare_flag
 from envmatrix.errors import EnvmatrixError, ExitCode, InputError
 from envmatrix.version import __version__
@@ -54,7 +54,7 @@ def run(arguments: Arguments) -> None:
             server.run("stdio")
         except KeyboardInterrupt:
             ending.close()
-            common.print_progress("envmatrix: interrupted")
+            console_io.print_progress("envmatrix: interrupted")
             os._exit(ExitCode.INTERRUPTED)  # Python would wait for the SDK's thread, which waits for the client
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envmatrix.cli import common, shared_options
+from envmatrix.cli import console_io, shared_options
 from envmatrix.cli.argument_parser import Arguments, Parser, declare, declare_flag, size
 
 
@@ -28,8 +28,8 @@ def run(arguments: Arguments) -> None:
     from envmatrix.api.reproduction_packs import pack_run
     from envmatrix.runner.reproduction.pack_archive import manifest_summary
 
-    packed = common.call(pack_run, arguments, key=arguments.sign)
+    packed = console_io.call(pack_run, arguments, key=arguments.sign)
     summary = {"archive": str(packed.archive), "sha256": packed.sha256, "signed": packed.signed}
     files = f"{len(packed.manifest.files)} files, {packed.size / 1e6:.1f} MB"
     text = f"{packed.archive}  ({files})\nsha256 {packed.sha256}"
-    common.print_answer(arguments, {**summary, **manifest_summary(packed.manifest)}, text)
+    console_io.print_answer(arguments, {**summary, **manifest_summary(packed.manifest)}, text)

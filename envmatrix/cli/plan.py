@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envmatrix.cli import common, shared_options
+from envmatrix.cli import console_io, shared_options
 from envmatrix.cli.argument_parser import Arguments, Parser, declare, whole_number
 from envmatrix.durations_and_sizes import as_duration
 
@@ -19,7 +19,7 @@ def run(arguments: Arguments) -> None:
     """Print the environments and the first blocks of a design."""
     from envmatrix.api.plans import make_plan
 
-    plan = common.call(make_plan, arguments, overrides=shared_options.read_overrides(arguments))
+    plan = console_io.call(make_plan, arguments, overrides=shared_options.read_overrides(arguments))
     shown_blocks = [plan.block(index) for index in range(min(arguments.blocks, plan.max_blocks))]
     blocks = [[{"trial": slot.trial, "arm": slot.arm.name} for slot in block] for block in shown_blocks]
     document = {"design": plan.design, "seed": plan.seed, "arms": [arm.name for arm in plan.arms], "blocks": blocks}
@@ -31,4 +31,4 @@ def run(arguments: Arguments) -> None:
     ]
     for block in shown_blocks:
         lines += ["", f"block {block[0].block}:", *(f"  {slot.trial}  {slot.arm.shown}" for slot in block)]
-    common.print_answer(arguments, document, "\n".join(lines))
+    console_io.print_answer(arguments, document, "\n".join(lines))

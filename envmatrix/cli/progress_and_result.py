@@ -6,7 +6,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from envmatrix.cli import common
+from envmatrix.cli import console_io
 from envmatrix.cli.argument_parser import Arguments
 from envmatrix.errors import ExitCode
 from envmatrix.launchers.catalog import DEFAULT
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from envmatrix.search.loop import RunningSearch
     from envmatrix.stats.comparisons.result import Comparison
     from envmatrix.stats.effects import Effect
-    from envmatrix.trials.experiment import Experiment
+    from envmatrix.trials.experiment_setup import Experiment
 
 
 def progress_watch(*, quiet: bool, show_output: bool = False) -> tuple[Watch, Ask | None]:
@@ -27,7 +27,7 @@ def progress_watch(*, quiet: bool, show_output: bool = False) -> tuple[Watch, As
     from envmatrix.runner.progress import show_progress
 
     is_interactive = sys.stdin.isatty() and sys.stderr.isatty()
-    return partial(show_progress, quiet=quiet, show_output=show_output), common.ask if is_interactive else None
+    return partial(show_progress, quiet=quiet, show_output=show_output), console_io.ask if is_interactive else None
 
 
 def finish(experiment: Experiment, arguments: Arguments, *, is_set_up: bool = False) -> Result:
@@ -37,7 +37,7 @@ def finish(experiment: Experiment, arguments: Arguments, *, is_set_up: bool = Fa
     watch = progress_watch(quiet=arguments.quiet, show_output=getattr(arguments, "show_output", False))
     price = getattr(arguments, "price", None)
     result = runs.finish_run(experiment, *watch, is_set_up=is_set_up, price_per_h=price)
-    common.print_progress(f"{result.name}: {result.why}")
+    console_io.print_progress(f"{result.name}: {result.why}")
     return result
 
 
@@ -49,7 +49,7 @@ def run_and_show(experiment: Experiment, arguments: Arguments, *, is_set_up: boo
     if not arguments.json:
         print_export_lines(experiment, result)
     if not arguments.quiet and (line := undecided_advice(result)):
-        common.print_progress(line)
+        console_io.print_progress(line)
     return explain_exit(result)
 
 
@@ -59,11 +59,11 @@ def show_result(result: Result, *, as_json: bool, only_warnings: bool = False) -
     from envmatrix.report.formats.terminal import print_summary, print_warnings
 
     if as_json:
-        common.print_json(summary_to_json(result.summary))
+        console_io.print_json(summary_to_json(result.summary))
     elif only_warnings:
-        print_warnings(result.summary, common.stdout_console())
+        print_warnings(result.summary, console_io.stdout_console())
     else:
-        print_summary(result.summary, common.stdout_console())
+        print_summary(result.summary, console_io.stdout_console())
 
 
 def print_export_lines(experiment: Experiment, result: Result) -> None:
@@ -72,8 +72,8 @@ def print_export_lines(experiment: Experiment, result: Result) -> None:
 
     for group in result.summary.groups:
         if lines := best_export_lines(experiment, group):
-            common.print_text(f"\nthe recommended environment for {group.workload} on {group.engine}:\n\n{lines}\n")
-    common.print_text(f"report: {result.folder / 'report.html'}")
+            console_io.print_text(f"\nthe recommended environment for {group.workload} on {group.engine}:\n\n{lines}\n")
+    console_io.print_text(f"report: {result.folder / 'report.html'}")
 
 
 def _is_undecided(effect: Effect, target: float) -> bool:
@@ -153,9 +153,11 @@ def explain_exit(result: Result) -> ExitCode:
     if result.is_unfinished:
         incomplete = f"{result.incomplete} block(s) are incomplete; to continue"
         why = "to continue" if result.interrupted else "if that was by chance, continue" if result.lost else incomplete
-        common.print_progress(f"{why}: envmatrix resume {result.name}")
+        console_io.print_progress(f"{why}: envmatrix resume {result.name}")
     if (code := result.exit_code) == ExitCode.OTHER_WORK:
-        common.print_progress(f"exit code {code:d}: {', '.join(result.other_work)} did other work than the reference")
+        console_io.print_progress(
+            f"exit code {code:d}: {', '.join(result.other_work)} did other work than the reference"
+        )
     return code
 
 
@@ -165,10 +167,10 @@ def run_and_show_search(tuning: RunningSearch, arguments: Arguments, *, is_set_u
     from envmatrix.search.loop import watch_step
 
     show_output = getattr(arguments, "show_output", False)
-    watch = partial(watch_step, quiet=arguments.quiet, tell=common.print_progress, show_output=show_output)
+    watch = partial(watch_step, quiet=arguments.quiet, tell=console_io.print_progress, show_output=show_output)
     result = search.finish_search(tuning, watch, is_set_up=is_set_up)
     if result.interrupted:
-        common.print_progress(f"to continue: envmatrix resume {result.name}")
+        console_io.print_progress(f"to continue: envmatrix resume {result.name}")
     else:
         show_search(result, as_json=arguments.json)
     return result.exit_code
@@ -177,9 +179,9 @@ def run_and_show_search(tuning: RunningSearch, arguments: Arguments, *, is_set_u
 def show_search(result: TuneResult, *, as_json: bool) -> None:
     """Print the result of a search."""
     if as_json:
-        common.print_json(result.to_json())
+        console_io.print_json(result.to_json())
         return
-    common.print_folded(str(result))
+    console_io.print_folded(str(result))
     if result.lines:
-        common.print_text(f"\nto use it elsewhere (recipe.sh):\n\n{result.lines}")
-    common.print_text(f"report: {result.folder / 'report.html'}")
+        console_io.print_text(f"\nto use it elsewhere (recipe.sh):\n\n{result.lines}")
+    console_io.print_text(f"report: {result.folder / 'report.html'}")

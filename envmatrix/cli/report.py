@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envmatrix.cli import common, progress_and_result, shared_options
+from envmatrix.cli import console_io, progress_and_result, shared_options
 from envmatrix.cli.argument_parser import Arguments, Parser, declare, declare_flag
 from envmatrix.errors import InputError
 from envmatrix.report.catalog import REPORTS
@@ -23,7 +23,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Rewrite the reports of a run (also tune.json and report.html of a search), and print the result."""
-    from envmatrix.api import run_reports
+    from envmatrix.api import run_results
     from envmatrix.api.tuning import search
 
     if study := search.find_study(arguments.run, arguments.results):
@@ -33,12 +33,12 @@ def run(arguments: Arguments) -> int:
             raise InputError(
                 "--price cannot be combined with --as", remedy="leave out --as: the run's folder has all reports"
             )
-        text = common.call(run_reports.report_as, arguments)
-        common.write_or_print(text, arguments.output)
+        text = console_io.call(run_results.report_as, arguments)
+        console_io.write_or_print(text, arguments.output)
         return 0
     if arguments.output:
         raise InputError("--output works only with --as", remedy=f"--as html --output {arguments.output}")
-    result = common.call(run_reports.write_report, arguments, price_per_h=arguments.price)
+    result = console_io.call(run_results.write_report, arguments, price_per_h=arguments.price)
     progress_and_result.show_result(result, as_json=arguments.json, only_warnings=arguments.warnings)
     return 0
 

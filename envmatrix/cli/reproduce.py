@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envmatrix.cli import common, progress_and_result, shared_options
+from envmatrix.cli import console_io, progress_and_result, shared_options
 from envmatrix.cli.argument_parser import Arguments, Parser, declare, declare_flag, name_and_folder, nonempty_name
 from envmatrix.durations_and_sizes import percent_as_fraction
 from envmatrix.errors import ExitCode, most_important_code
@@ -48,17 +48,17 @@ def run(arguments: Arguments) -> int:
     from envmatrix.api import reproduction_packs
     from envmatrix.runner.reproduction.pack_archive import manifest_summary
 
-    opened = common.call(reproduction_packs.open_archive, arguments)
+    opened = console_io.call(reproduction_packs.open_archive, arguments)
     if arguments.check:
         if arguments.json:
-            common.print_json({**manifest_summary(opened.manifest), "signed": opened.signed})
+            console_io.print_json({**manifest_summary(opened.manifest), "signed": opened.signed})
         return ExitCode.FINE
     reproduction, code = _rerun_or_compare(opened, arguments)
     code = most_important_code(reproduction.gate(fail_undecided=arguments.fail_undecided), code)
     if arguments.json:
-        common.print_json(reproduction.to_json(code))
+        console_io.print_json(reproduction.to_json(code))
     else:
-        common.print_folded(describe_reproduction(reproduction))
+        console_io.print_folded(describe_reproduction(reproduction))
     return code
 
 
@@ -67,10 +67,10 @@ def _rerun_or_compare(opened: OpenedPack, arguments: Arguments) -> tuple[Reprodu
     from envmatrix.api import reproduction_packs
 
     if arguments.run:
-        reproduction = common.call(reproduction_packs.compare_again, arguments, opened=opened)
+        reproduction = console_io.call(reproduction_packs.compare_again, arguments, opened=opened)
         return reproduction, reproduction_packs.bench_exit_code(arguments.run, arguments.results)
     vouched = bool(arguments.signers or arguments.sha256)
-    experiment = common.call(
+    experiment = console_io.call(
         reproduction_packs.begin_reproduction,
         arguments,
         opened=opened,
@@ -79,10 +79,10 @@ def _rerun_or_compare(opened: OpenedPack, arguments: Arguments) -> tuple[Reprodu
         vouched=vouched,
     )
     watch, ask = progress_and_result.progress_watch(quiet=arguments.quiet)
-    reproduction, result = common.call(
+    reproduction, result = console_io.call(
         reproduction_packs.finish_reproduction, arguments, opened=opened, experiment=experiment, watch=watch, ask=ask
     )
-    common.print_progress(f"{result.name}: {result.why}")
+    console_io.print_progress(f"{result.name}: {result.why}")
     return reproduction, progress_and_result.explain_exit(result)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envmatrix.cli import common, progress_and_result, shared_options
+from envmatrix.cli import console_io, progress_and_result, shared_options
 from envmatrix.cli.argument_parser import Arguments, Parser, declare, whole_number
 from envmatrix.durations_and_sizes import parse_duration, percent_as_fraction
 from envmatrix.errors import InputError
@@ -34,11 +34,11 @@ def run(arguments: Arguments) -> int:
             raise InputError("--target: a search has no target", remedy="for more time, use --budget")
         if arguments.max_blocks is not None:
             raise InputError("--max-blocks: a search has no number of blocks", remedy="for more time, use --budget")
-        if common.read_launcher_options(arguments):
+        if console_io.read_launcher_options(arguments):
             raise InputError(
                 "a search continues where it was started", remedy="to use other nodes, start another search"
             )
-        tuning = search.resume_study(study, arguments.budget, common.print_progress, arguments.matrix)
+        tuning = search.resume_study(study, arguments.budget, console_io.print_progress, arguments.matrix)
         return progress_and_result.run_and_show_search(tuning, arguments)
     limits = {name: getattr(arguments, name) for name in ("budget", "target", "max_blocks")}
     again = shared_options.read_new_run(arguments)

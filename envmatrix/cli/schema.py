@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from envmatrix.cli import common, shared_options
+from envmatrix.cli import console_io, shared_options
 from envmatrix.cli.argument_parser import Arguments, Parser, declare
 
 
@@ -22,4 +22,4 @@ def run(arguments: Arguments) -> None:
     from envmatrix.results.schema import json_schema as schema_of_run
 
     document = schema_of_run() if arguments.document == "run" else schema_of_matrix()
-    common.write_or_print(json.dumps(document, indent=2), arguments.output)
+    console_io.write_or_print(json.dumps(document, indent=2), arguments.output)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envmatrix.cli import common, shared_options
+from envmatrix.cli import console_io, shared_options
 from envmatrix.cli.argument_parser import Arguments, Parser, declare, nonempty_name, whole_number
 from envmatrix.errors import ExitCode
 
@@ -22,5 +22,5 @@ def run(arguments: Arguments) -> int:
     from envmatrix.stats.selftest import selftest
 
     outcome = selftest(arguments.aa, find_run(arguments.run, arguments.results) if arguments.run else None)
-    common.print_answer(arguments, outcome.to_json(), "\n".join(outcome.lines()))
+    console_io.print_answer(arguments, outcome.to_json(), "\n".join(outcome.lines()))
     return ExitCode.FINE if outcome.passed else ExitCode.SOME_FAILED

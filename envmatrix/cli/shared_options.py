@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envmatrix.cli import common
+from envmatrix.cli import console_io
 from envmatrix.cli.argument_parser import (
     Arguments,
     Parser,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from envmatrix.api.user_program.single_remote_trial import SingleTrial
     from envmatrix.matrix.environment_files import EnvironmentFile
     from envmatrix.system.host import Host
-    from envmatrix.trials.environment_session import Session
+    from envmatrix.trials.environment_for_commands import Session
     from envmatrix.trials.new_run_options import NewRun
     from envmatrix.trials.overrides import Overrides
 
@@ -111,7 +111,7 @@ def open_chosen_environment(options: Arguments, host: Host | None = None) -> Ses
 
     gpus = read_image_and_launcher(options).gpus if "launcher" in options else ()
     image = getattr(options, "image", None) or ""
-    session = common.call(open_environment, options, image=image, host=host)
+    session = console_io.call(open_environment, options, image=image, host=host)
     return replace(session, gpus=gpus)
 
 
@@ -122,11 +122,11 @@ def run_elsewhere(options: Arguments, limit_s: float, *, in_own_folder: bool = F
     place, command = read_image_and_launcher(options), tuple(options.command)
     if not place.is_on_other_machines:
         return None
-    options.engine = choose_engine(common.print_progress) if options.engine == AUTO else options.engine
-    host = find_node(options.engine or DEFAULT_ENGINE, place, limit_s, common.print_progress)
+    options.engine = choose_engine(console_io.print_progress) if options.engine == AUTO else options.engine
+    host = find_node(options.engine or DEFAULT_ENGINE, place, limit_s, console_io.print_progress)
     session = open_chosen_environment(options, host)
     return run_single_trial(
-        session, command, place, host, limit_s, options.results, common.print_progress, in_own_folder=in_own_folder
+        session, command, place, host, limit_s, options.results, console_io.print_progress, in_own_folder=in_own_folder
     )
 
 
@@ -150,14 +150,14 @@ def read_overrides(options: Arguments) -> Overrides:
     """Return the overrides of a design from the options that a command has."""
     from envmatrix.trials.overrides import Overrides
 
-    return common.call(Overrides, options)
+    return console_io.call(Overrides, options)
 
 
 def read_new_run(options: Arguments, **more: Any) -> NewRun:
     """Return how the command that was typed starts and stores a new run; ``more`` replaces its options."""
     from envmatrix.trials.new_run_options import NewRun
 
-    return common.call(NewRun, options, **more)
+    return console_io.call(NewRun, options, **more)
 
 
 def add_program(parser: Parser) -> argparse._ArgumentGroup:
@@ -190,9 +190,9 @@ def _read_like(options: Arguments) -> EnvironmentFile | None:
     parts = [f"{name}={value}" for name, value in settings.variables.items()]
     parts += [f"module {name}" for name in settings.modules]
     parts += [settings.interpreter] if settings.interpreter else []
-    common.print_progress(f"from {options.like}, in every environment: {', '.join(parts) or 'nothing'}")
+    console_io.print_progress(f"from {options.like}, in every environment: {', '.join(parts) or 'nothing'}")
     for note in settings.notes:
-        common.print_progress(f"note: {note}")
+        console_io.print_progress(f"note: {note}")
     return settings
 
 
@@ -220,9 +220,9 @@ def read_program(options: Arguments, engines: Sequence[str]) -> ProgramRequest:
             remedy="use one of them; for several metrics, edit the matrix that `bench --save` writes",
         )
     words, pass_env, like = tuple(options.command), tuple(options.pass_env or ()), _read_like(options)
-    launcher, image = common.read_launcher_options(options), options.image or ""
-    place = make_place(engines, image, options.launcher, launcher, common.print_progress)
-    return common.call(ProgramRequest, options, words=words, pass_env=pass_env, like=like, place=place, atlas=None)
+    launcher, image = console_io.read_launcher_options(options), options.image or ""
+    place = make_place(engines, image, options.launcher, launcher, console_io.print_progress)
+    return console_io.call(ProgramRequest, options, words=words, pass_env=pass_env, like=like, place=place, atlas=None)
 
 
 def refuse_program_options(options: Arguments, command: str, *more: str) -> None:
@@ -267,7 +267,7 @@ def add_launcher_options(parser: Parser) -> None:
 
 
 def _add_option(parser: Parser, group: argparse._ArgumentGroup, option: Option) -> None:
-    word, dest, text = f"--{option.name}", common.LAUNCHER_PREFIX + option.name, option.help.replace("%", "%%")
+    word, dest, text = f"--{option.name}", console_io.LAUNCHER_PREFIX + option.name, option.help.replace("%", "%%")
     if option.takes == "names":
         parser.add_list(word, option.metavar, f"{text}: a,b, or repeat the option", dest=dest, target=group)
     elif option.takes == "duration":
@@ -280,7 +280,7 @@ def read_image_and_launcher(arguments: Arguments) -> ProgramPlace:
     """Return where one process runs. On this machine, ``--gpus`` names the GPUs of its container: all, or 0,1."""
     from envmatrix.api.user_program.program_options import ProgramPlace
 
-    options, image = dict(common.read_launcher_options(arguments)), arguments.image or ""
+    options, image = dict(console_io.read_launcher_options(arguments)), arguments.image or ""
     if arguments.launcher != DEFAULT:
         return ProgramPlace("", image, ("all",) if options.get("gpus") else (), arguments.launcher, options)
     gpus = options.pop("gpus", "")

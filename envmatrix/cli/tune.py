@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envmatrix.cli import common, progress_and_result, shared_options
+from envmatrix.cli import console_io, progress_and_result, shared_options
 from envmatrix.cli.argument_parser import Arguments, Parser, declare, nonempty_name
 from envmatrix.cli.unused_stdin import check_unused_input
 from envmatrix.durations_and_sizes import parse_duration
@@ -53,7 +53,7 @@ def run(arguments: Arguments) -> int:
     from envmatrix.api.tuning import search
 
     request = _make_search_request(arguments)
-    tuning = common.call(search.begin_design_search, arguments, request=request)
+    tuning = console_io.call(search.begin_design_search, arguments, request=request)
     return progress_and_result.run_and_show_search(tuning, arguments)
 
 
@@ -65,7 +65,7 @@ def _begin_program(arguments: Arguments) -> RunningSearch:
         "write that matrix with `envmatrix bench --save -- PROGRAM`, edit it, then tune it",
     )
     program = shared_options.read_program(arguments, [arguments.engine] if arguments.engine else ())
-    show = common.print_progress if arguments.show_output else lambda _: None
+    show = console_io.print_progress if arguments.show_output else lambda _: None
     with check_unused_input(program.words):
         return search.begin_program_search(program, _make_search_request(arguments), show)
 
@@ -74,5 +74,5 @@ def _make_search_request(arguments: Arguments) -> SearchRequest:
     from envmatrix.api.atlas import read_named_or_local_atlas
     from envmatrix.api.tuning.space import SearchRequest
 
-    atlas = read_named_or_local_atlas(arguments.atlas, common.print_progress)
-    return common.call(SearchRequest, arguments, atlas=atlas)
+    atlas = read_named_or_local_atlas(arguments.atlas, console_io.print_progress)
+    return console_io.call(SearchRequest, arguments, atlas=atlas)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from envmatrix.cli.common import print_progress
+from envmatrix.cli.console_io import print_progress
 from envmatrix.errors import InputError
 
 _INPUT = 0

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from envmatrix.build.cache import Cache, disk_errors, json_digest
-from envmatrix.build.debian.suites import bootstrap_argv
+from envmatrix.build.debian.minimal_base import bootstrap_argv
 from envmatrix.build.images.context import BuildInputs, context_facts
 from envmatrix.build.images.definitions import recipe_digest
 from envmatrix.build.images.file_listing import ENGINE_PATHS, listing_argv

@@ -26,7 +26,7 @@ from envmatrix.build.images.labels import publisher_labels
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines import build_record as records
 from envmatrix.engines.base import QUOTA_PERIOD_US, WORK, Engine, Job, NamedImage, Prepared, log_of, quota_us
-from envmatrix.engines.docker_client import APIError, DockerClient, connect, docker_errors, is_rootless, remove, why_not
+from envmatrix.engines.docker_api import APIError, DockerClient, connect, docker_errors, is_rootless, remove, why_not
 from envmatrix.engines.docker_container_control import (
     RunningContainer,
     container_exit,
@@ -44,7 +44,7 @@ from envmatrix.plan.environment import Environment, Image, Library
 from envmatrix.system.progress import ProgressCallback
 
 #: The command that removes a container of an engine.
-_END = "envmatrix.engines.docker_cleanup"
+_END = "envmatrix.engines.container_remover"
 _TMP_BYTES = 2**30
 #: Seconds to wait for the rest of a container's output after its end.
 _LAST_WORDS_S = 10.0

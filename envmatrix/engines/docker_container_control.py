@@ -15,7 +15,7 @@ import requests.exceptions
 
 from envmatrix.block import interrupts
 from envmatrix.engines.base import Job
-from envmatrix.engines.docker_client import APIError, DockerClient, connect, docker_errors
+from envmatrix.engines.docker_api import APIError, DockerClient, connect, docker_errors
 from envmatrix.errors import EngineError, NoTrialError
 from envmatrix.system.process import Exit
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envmatrix.build.cache import disk_errors, json_digest
-from envmatrix.build.debian.suites import BASES
+from envmatrix.build.debian.minimal_base import BASES
 from envmatrix.build.images.context import (
     BaseImage,
     BuildInputs,
@@ -26,7 +26,7 @@ from envmatrix.build.images.context import (
 from envmatrix.build.images.definitions import DOCKER, STAGE_LABEL, USER, image_definition, named_definition
 from envmatrix.build.images.labels import TITLE, image_title, named_labels
 from envmatrix.build.paths import BuildPaths
-from envmatrix.engines.docker_client import APIError, DockerClient, ImageNotFound, NotFound, docker_errors, pull, remove
+from envmatrix.engines.docker_api import APIError, DockerClient, ImageNotFound, NotFound, docker_errors, pull, remove
 from envmatrix.errors import EngineError
 from envmatrix.plan.environment import Environment, Image, Library
 from envmatrix.system.progress import ProgressCallback

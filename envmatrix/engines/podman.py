@@ -17,7 +17,7 @@ from envmatrix.block import interrupts
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.base import Job, Prepared
 from envmatrix.engines.docker import DockerEngine
-from envmatrix.engines.docker_client import PODMAN_REMEDY, DockerClient, answers, is_rootless, podman_host, why_not
+from envmatrix.engines.docker_api import PODMAN_REMEDY, DockerClient, answers, is_rootless, podman_host, why_not
 from envmatrix.engines.gpu_devices import NVIDIA, gpu_maker
 from envmatrix.errors import EngineError
 from envmatrix.plan.environment import Image, Library

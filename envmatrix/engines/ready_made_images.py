@@ -13,7 +13,7 @@ from envmatrix.build.package_locks import Locks
 from envmatrix.build.paths import BuildPaths
 from envmatrix.build.python.interpreters import find_python_cached
 from envmatrix.engines.base import Prepared
-from envmatrix.engines.docker_client import DockerClient, DockerException, docker_errors, pull
+from envmatrix.engines.docker_api import DockerClient, DockerException, docker_errors, pull
 from envmatrix.engines.docker_images import DockerImages, held_image_id, without_redundant_tag
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.matrix.field_types import is_image_file

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from envmatrix.evidence.evidence_models import Cpu, Evidence
 from envmatrix.evidence.model_base import once_for_each
 
-#: Allowed share of a user's program's CPU time that cannot be inspected (bench/evidence/working_programs.py).
+#: Allowed share of a user's program's CPU time that cannot be inspected (bench/evidence/command_programs.py).
 UNSEEN_SHARE = 0.1
 _RUNTIMES = ("libgomp", "libiomp5", "libomp")
 _BIND = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from envmatrix.evidence.record import Record
+from envmatrix.evidence.trial_record import Record
 
 #: Options that change only how the same steps are computed: device, processes, compilation, memory layout.
 _METHOD_OPTIONS = frozenset({

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from envmatrix.plan import Slot
     from envmatrix.plan.environment import Environment
     from envmatrix.results import Trial
-    from envmatrix.results.run_json import LauncherOptions
+    from envmatrix.results.run_model import LauncherOptions
     from envmatrix.system.host import Host
     from envmatrix.system.progress import ProgressCallback
-    from envmatrix.trials.batches import TrialGrouper
-    from envmatrix.trials.experiment import Experiment
+    from envmatrix.trials.concurrent_trial_groups import TrialGrouper
+    from envmatrix.trials.experiment_setup import Experiment
 
 #: Asks the user a yes-or-no question and returns the answer.
 Ask = Callable[[str], bool]

@@ -22,12 +22,12 @@ from envmatrix.plan.export_lines import posix_quote
 from envmatrix.results import Trial, trial_of, write_whole
 from envmatrix.system.host import Host
 from envmatrix.system.progress import ProgressCallback
-from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.experiment_setup import Experiment
 
 if TYPE_CHECKING:
     from envmatrix.engines.base import Engine
     from envmatrix.matrix import Design
-    from envmatrix.results.run_json import LauncherOptions
+    from envmatrix.results.run_model import LauncherOptions
 
 #: Seconds between checks of the files.
 _FILES_S = 0.5

@@ -18,7 +18,7 @@ from envmatrix.system.process import Finished, run
 from envmatrix.system.progress import ProgressCallback, silent
 
 if TYPE_CHECKING:
-    from envmatrix.results.run_json import LauncherOptions
+    from envmatrix.results.run_model import LauncherOptions
 
 _LIMIT_S = 60.0
 _WORD = re.compile(r"[A-Za-z0-9_@][A-Za-z0-9_.:,=@*!&|+-]*\Z")

@@ -15,7 +15,7 @@ from envmatrix.plan import Slot
 from envmatrix.results import Trial, trial_of, write_whole
 from envmatrix.system.host import Host
 from envmatrix.system.progress import ProgressCallback
-from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.experiment_setup import Experiment
 
 Trials = Generator[Trial, None, None]
 #: A trial whose node was lost this often while it ran counts as failed, so that the block can continue.

@@ -20,7 +20,7 @@ from envmatrix.system.atomic_files import insisting, store_errors
 from envmatrix.system.bench_options import hides_value, node_count
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.reading_with_retries import read_with_retry
-from envmatrix.trials.batches import TrialGrouper
+from envmatrix.trials.concurrent_trial_groups import TrialGrouper
 from envmatrix.trials.execution import (
     REPEATS,
     STOPPED_REASON,
@@ -29,7 +29,7 @@ from envmatrix.trials.execution import (
     make_job,
     program_folder,
 )
-from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.experiment_setup import Experiment
 from envmatrix.trials.interleave import cpus_of
 
 #: Seconds for which a node retries writing to the results folder.

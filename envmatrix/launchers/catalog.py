@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from envmatrix.engines.base import Engine
     from envmatrix.matrix import Design
-    from envmatrix.results.run_json import LauncherOptions
+    from envmatrix.results.run_model import LauncherOptions
     from envmatrix.system.host import Host
     from envmatrix.system.progress import ProgressCallback
 
@@ -26,7 +26,7 @@ LAUNCHERS: Catalog[LauncherKind] = Catalog(
     built_in={
         "here": "envmatrix.launchers.local:LocalLauncherKind",
         "ssh": "envmatrix.launchers.ssh:SshKind",
-        "slurm": "envmatrix.launchers.slurm.options:SlurmKind",
+        "slurm": "envmatrix.launchers.slurm.options_and_cluster_checks:SlurmKind",
         "gridengine": "envmatrix.launchers.gridengine:GridEngineKind",
         "pbs": "envmatrix.launchers.pbs:PbsKind",
         "lsf": "envmatrix.launchers.lsf:LsfKind",

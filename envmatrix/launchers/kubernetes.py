@@ -31,7 +31,7 @@ from envmatrix.launchers.batch_system import (
 from envmatrix.system.host import Host
 
 if TYPE_CHECKING:
-    from envmatrix.results.run_json import LauncherOptions
+    from envmatrix.results.run_model import LauncherOptions
 
 #: An object of the Kubernetes API.
 Object = Mapping[str, Any]

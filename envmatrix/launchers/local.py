@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from envmatrix.matrix import Design
     from envmatrix.plan import Slot
     from envmatrix.results import Trial
-    from envmatrix.results.run_json import LauncherOptions
+    from envmatrix.results.run_model import LauncherOptions
     from envmatrix.system.progress import ProgressCallback
-    from envmatrix.trials.experiment import Experiment
+    from envmatrix.trials.experiment_setup import Experiment
 
 
 class LocalLauncherKind(LauncherKind):

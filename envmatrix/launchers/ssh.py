@@ -26,7 +26,7 @@ from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.resource_paths import bench_folder
 
 if TYPE_CHECKING:
-    from envmatrix.results.run_json import LauncherOptions
+    from envmatrix.results.run_model import LauncherOptions
 
 #: A connection without an answer for 15 s counts as dead. BatchMode: no password prompts.
 _SETTINGS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from envmatrix.report.group import Group
 from envmatrix.stats.attribution.causes import Cause, Finding, is_reason
 from envmatrix.stats.attribution.explanation import Confirmation, Explanation
-from envmatrix.stats.attribution.step_parts import Interval
+from envmatrix.stats.attribution.step_time_parts import Interval
 from envmatrix.stats.metrics import show_seconds
 from envmatrix.stats.step_account import FIRST_HALF
 

@@ -1,7 +1,7 @@
 """Result folders on disk: run.json with its history, the matrix, and one line of trials.jsonl per trial."""
 
 from envmatrix.results.folder import RunFolder
-from envmatrix.results.run_json import Change, Run
+from envmatrix.results.run_model import Change, Run
 from envmatrix.results.trial import NodeCheck, Outcome, Reading, Trial, trial_from_line, trial_of
 from envmatrix.system.atomic_files import read_json, write_user_path, write_whole
 

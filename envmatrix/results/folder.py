@@ -18,9 +18,9 @@ from envmatrix.plan import Plan
 from envmatrix.results.anonymize import Anonymizer, local_anonymizer, read_anonymizer
 from envmatrix.results.document_checks import check_schema, validated
 from envmatrix.results.plan_check import Line, RejectedLine, RejectLine, planned_lines, raise_on_rejected
-from envmatrix.results.run_json import SCHEMA, Change, Run
+from envmatrix.results.run_model import SCHEMA, Change, Run
 from envmatrix.results.trial import Reading, Trial, TrialFacts, trial_from_line
-from envmatrix.results.trial_lines import LineReader, read_facts
+from envmatrix.results.trial_line_reader import LineReader, read_facts
 from envmatrix.system.atomic_files import (
     append_line,
     move_lines,

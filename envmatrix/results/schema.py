@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import JsonValue, TypeAdapter
 
-from envmatrix.results.run_json import Change, Run
+from envmatrix.results.run_model import Change, Run
 from envmatrix.results.trial import Trial
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"

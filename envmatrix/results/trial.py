@@ -13,7 +13,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from envmatrix.errors import StoreError, Where
 from envmatrix.evidence.evidence_models import System
-from envmatrix.evidence.record import Record, readable_record
+from envmatrix.evidence.trial_record import Record, readable_record
 from envmatrix.plan import Slot, arm_name
 from envmatrix.results.document_checks import check_schema, first_mistake, locate_value
 from envmatrix.system.json_parsing import parse_json_line

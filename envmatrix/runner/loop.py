@@ -14,12 +14,12 @@ from envmatrix.block import interrupts
 from envmatrix.errors import EnvmatrixError
 from envmatrix.launchers.base import Launcher, check_race
 from envmatrix.plan import Slot
-from envmatrix.plan.interleaving import unused_reference_copies
+from envmatrix.plan.turn_order import unused_reference_copies
 from envmatrix.report.formatting import format_count
 from envmatrix.results import Reading, RunFolder, Trial
 from envmatrix.results.elapsed import ElapsedTime
 from envmatrix.results.plan_check import RejectedLine
-from envmatrix.runner.budget_check import FirstBlockCheck
+from envmatrix.runner.first_block_warnings import FirstBlockCheck
 from envmatrix.runner.running_estimate import RunningEstimate
 from envmatrix.runner.steady_state_runs import Continuations, SteadyStateRuns
 from envmatrix.stats.measurements import Measurements
@@ -27,8 +27,8 @@ from envmatrix.stats.stopping.racing import Race
 from envmatrix.system.machine_lock import alone_on_machine
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials import orphans
-from envmatrix.trials.batches import TrialGrouper
-from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.concurrent_trial_groups import TrialGrouper
+from envmatrix.trials.experiment_setup import Experiment
 from envmatrix.trials.interleave import run_interleaved
 from envmatrix.trials.missing_image_retry import run_with_rebuild
 

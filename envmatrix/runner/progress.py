@@ -18,7 +18,7 @@ from envmatrix.results import Trial
 from envmatrix.runner.running_estimate import RunningEstimate
 from envmatrix.system.printable import printable_text
 from envmatrix.system.progress import HEARTBEAT_INTERVAL_S, Heartbeat, ProgressCallback, duration_text
-from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.experiment_setup import Experiment
 
 
 def _to_stderr(text: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from envmatrix.durations_and_sizes import as_duration
 from envmatrix.plan import Slot
-from envmatrix.plan.steady_state_allocation import (
+from envmatrix.plan.steady_state_block_share import (
     FULL_S,
     MIN_GROUPS,
     MIN_S,
@@ -23,7 +23,7 @@ from envmatrix.results import Reading, Trial
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.steady_state.effect import variances
 from envmatrix.system.progress import ProgressCallback
-from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.experiment_setup import Experiment
 from envmatrix.trials.interleaving_eligibility import is_single_process_benchmark
 from envmatrix.trials.missing_image_retry import run_with_rebuild
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from envmatrix.search.bayesian_regression import Floats, Ints
 from envmatrix.search.space import Codes, Space
-from envmatrix.stats.meta_analysis.known_effects import KnownEffect
+from envmatrix.stats.meta_analysis.effects_for_ordering import KnownEffect
 
 Bools = NDArray[np.bool_]
 #: Cells are tied if their expected log gains differ by less; the one with the fewest settings is taken.

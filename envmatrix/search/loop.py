@@ -30,7 +30,7 @@ from envmatrix.search.space import Space
 from envmatrix.search.step_results import Step, count_trials, no_op_levels, read_step, running_and_gap_s, spent_s
 from envmatrix.search.study_folder import Place, Study, StudyFolder
 from envmatrix.system.progress import ProgressCallback, duration_text, report_once
-from envmatrix.trials.experiment import Experiment, create_experiment, reopen_experiment
+from envmatrix.trials.experiment_setup import Experiment, create_experiment, reopen_experiment
 from envmatrix.trials.new_run_options import NewRun
 from envmatrix.trials.resume_overrides import apply_resume_changes, record_interim_reading
 

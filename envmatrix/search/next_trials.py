@@ -25,7 +25,7 @@ from envmatrix.search.candidate_selection import (
     surviving_rows,
 )
 from envmatrix.search.space import Space
-from envmatrix.stats.meta_analysis.known_effects import KnownEffect
+from envmatrix.stats.meta_analysis.effects_for_ordering import KnownEffect
 
 Phase = Literal["evidence", "screen", "race", "confirm"]
 #: The baseline and its copy, which are in every block.

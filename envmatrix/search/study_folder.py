@@ -15,10 +15,10 @@ from envmatrix.matrix.model import Design
 from envmatrix.plan.environment import resolve_environment
 from envmatrix.results.document_checks import check_schema, first_mistake
 from envmatrix.results.folder import RunFolder
-from envmatrix.results.run_json import LauncherOptions
+from envmatrix.results.run_model import LauncherOptions
 from envmatrix.search.next_trials import Search
 from envmatrix.search.space import build_space
-from envmatrix.stats.meta_analysis.known_effects import KnownEffect
+from envmatrix.stats.meta_analysis.effects_for_ordering import KnownEffect
 from envmatrix.system.atomic_files import (
     append_line,
     read_text,

@@ -14,8 +14,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from envmatrix.errors import StoreError
-from envmatrix.plan.interleaving import turn_length_text
 from envmatrix.plan.schedule import CONTROL
+from envmatrix.plan.turn_order import turn_length_text
 from envmatrix.results import RunFolder
 from envmatrix.stats.effects import DISQUALIFYING_FLAGS, Flag
 from envmatrix.stats.inference.change_points import FALSE_ALARM_RATE, MIN_RUNS, change_points, fewest_runs

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.evidence.evidence_models import System
-from envmatrix.evidence.record import Record, Result
+from envmatrix.evidence.trial_record import Record, Result
 from envmatrix.plan import Plan
 from envmatrix.results import NodeCheck, Reading, RunFolder, Trial
 from envmatrix.stats import step_account

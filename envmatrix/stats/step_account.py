@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from envmatrix.evidence.record import Record, StepThread
+from envmatrix.evidence.trial_record import Record, StepThread
 from envmatrix.stats.array_types import Floats
 from envmatrix.stats.metrics import finite_or_nan
 

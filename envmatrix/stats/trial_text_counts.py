@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from envmatrix.evidence.record import GpuTime, Profile, Record
+from envmatrix.evidence.trial_record import GpuTime, Profile, Record
 from envmatrix.evidence.work_digest import work_identity
 from envmatrix.results import Reading, Trial
-from envmatrix.stats.evidence_texts import EvidenceFacts, as_text, evidence_facts
+from envmatrix.stats.evidence_text_cache import EvidenceFacts, as_text, evidence_facts
 from envmatrix.stats.metrics import finite_or_nan
 
 _MOST_DIFFERENT = 5

@@ -11,7 +11,7 @@ from envmatrix.matrix.additions import with_only_design
 from envmatrix.matrix.model import MAX_NAME_LENGTH, Matrix
 from envmatrix.matrix.yaml_positions import parse_yaml
 from envmatrix.plan.environment import is_possible, resolve_environment
-from envmatrix.trials.experiment import find_design
+from envmatrix.trials.experiment_setup import find_design
 
 #: Keys of a design that say what is compared, which the steps replace.
 _COMPARED = ("environments", "factors", "cumulative", "application", "reference_values", "baseline", "race")

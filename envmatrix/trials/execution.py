@@ -14,7 +14,7 @@ from envmatrix.block.turn_gate import FOLDER
 from envmatrix.engines.base import Engine, Job, Limits, Mounts, Prepared, library_path
 from envmatrix.errors import EngineError, EnvmatrixError, NoTrialError, StoreError
 from envmatrix.evidence.evidence_models import Evidence
-from envmatrix.evidence.record import Record, read_record
+from envmatrix.evidence.trial_record import Record, read_record
 from envmatrix.matrix import Design
 from envmatrix.matrix.known_variables import probably_meant_name
 from envmatrix.matrix.model import Workload
@@ -29,12 +29,12 @@ from envmatrix.system.process import Exit
 from envmatrix.system.reading_with_retries import read_with_retry
 from envmatrix.system.regular_files import RefusedFileError, read_bytes
 from envmatrix.trials import orphans
-from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.experiment_setup import Experiment
 from envmatrix.trials.failure_reason import last_line, why_program_failed
+from envmatrix.trials.trial_evidence_verification import Verification, verify_evidence
 from envmatrix.trials.user_program import invocation
 from envmatrix.trials.user_program.file_digests import changed_file_texts
-from envmatrix.trials.user_program.shell_variables import starting_variables, words_in_sources
-from envmatrix.trials.verification import Verification, verify_evidence
+from envmatrix.trials.user_program.passed_variables import starting_variables, words_in_sources
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _FILES_MOUNT = "files"

@@ -18,7 +18,7 @@ from envmatrix.engines.base import Job, TakesTurns
 from envmatrix.errors import EnvmatrixError, NoTrialError, StoreError
 from envmatrix.matrix import Design
 from envmatrix.plan import Slot
-from envmatrix.plan.interleaving import InterleavedGroup
+from envmatrix.plan.turn_order import InterleavedGroup
 from envmatrix.results import Trial, trial_of
 from envmatrix.system.atomic_files import full_disk_errors
 from envmatrix.system.host import parse_cpus
@@ -30,7 +30,7 @@ from envmatrix.trials.execution import (
     make_job_in_new_folder,
     make_unstarted_trial,
 )
-from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.experiment_setup import Experiment
 from envmatrix.trials.missing_image_retry import rebuild_image
 
 

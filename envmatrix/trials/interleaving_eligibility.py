@@ -10,7 +10,7 @@ from envmatrix.matrix import Design
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm
 from envmatrix.plan.environment import Environment
-from envmatrix.plan.interleaving import comparison_roots, with_separate_references
+from envmatrix.plan.turn_order import comparison_roots, with_separate_references
 from envmatrix.results import Run
 
 #: Memory assumed for a process of an unmeasured workload. Torch with its libraries takes a third of it.

@@ -9,7 +9,7 @@ from envmatrix.plan import Slot
 from envmatrix.results import Trial
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.execution import REPEATS, STOPPED_REASON, make_unstarted_trial, run_trial
-from envmatrix.trials.experiment import Experiment, find_image_builder
+from envmatrix.trials.experiment_setup import Experiment, find_image_builder
 from envmatrix.trials.images import check_images_unchanged, libraries_for_images
 
 

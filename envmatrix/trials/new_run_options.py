@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import NAME
-from envmatrix.results.run_json import LauncherOptions
+from envmatrix.results.run_model import LauncherOptions
 from envmatrix.system.progress import ProgressCallback, silent
 
 #: Most characters of a name that a user gives, and how many more a derived one may have: file systems allow 255.

@@ -14,7 +14,7 @@ from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.model import unreachable_verdict_reason
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.validation_messages import validation_message
-from envmatrix.trials.experiment import find_design
+from envmatrix.trials.experiment_setup import find_design
 
 #: A design, or a part of one.
 Part = TypeVar("Part", bound=BaseModel)

@@ -9,8 +9,8 @@ from envmatrix.errors import InputError
 from envmatrix.matrix import Design
 from envmatrix.results import Change, Run, RunFolder
 from envmatrix.results.plan_check import RejectedLine
-from envmatrix.results.run_json import LauncherOptions, value_text
-from envmatrix.trials.experiment import Experiment
+from envmatrix.results.run_model import LauncherOptions, value_text
+from envmatrix.trials.experiment_setup import Experiment
 from envmatrix.trials.overrides import with_changed_values
 from envmatrix.version import __version__
 

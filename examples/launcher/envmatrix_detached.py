@@ -19,9 +19,9 @@ from envmatrix.launchers.pending_block import PendingBlock
 from envmatrix.matrix import Design
 from envmatrix.plan import Slot
 from envmatrix.results import Trial, write_whole
-from envmatrix.results.run_json import LauncherOptions
+from envmatrix.results.run_model import LauncherOptions
 from envmatrix.system.progress import ProgressCallback
-from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.experiment_setup import Experiment
 
 
 class DetachedKind(LauncherKind):

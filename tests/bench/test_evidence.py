@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.evidence.reading import selected_choice
-from envmatrix.evidence.record import read_record
+from envmatrix.evidence.trial_record import read_record
 from tests.unknown_keys import unknown_keys
 
 pytestmark = pytest.mark.local

@@ -2,8 +2,8 @@
 
 import pytest
 
-from envmatrix.evidence.record import read_evidence
-from envmatrix.trials.verification import verify_evidence
+from envmatrix.evidence.trial_record import read_evidence
+from envmatrix.trials.trial_evidence_verification import verify_evidence
 from tests.shipped_levels import environment
 
 SMALL = {"task": "inference", "model": "mlp", "compile": "inductor", "drop_last": "true", "steps": 2, "warmup_steps": 1,

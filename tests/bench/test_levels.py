@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.evidence.effective_settings import settled
-from envmatrix.evidence.record import read_evidence
+from envmatrix.evidence.settings_fingerprint import settled
+from envmatrix.evidence.trial_record import read_evidence
 from envmatrix.plan.environment import resolve_environment
-from envmatrix.trials.verification import verify_evidence
+from envmatrix.trials.trial_evidence_verification import verify_evidence
 from tests.shipped_levels import ALREADY, environment, levels, matrix
 
 

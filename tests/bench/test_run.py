@@ -133,7 +133,7 @@ import sys
 from bench import data_sets, options, steps
 from bench.devices import Cpu
 from bench.prepared_model import Network
-from bench.process_place import Place
+from bench.rank_and_device import Place
 
 made, built = [], steps.optimizer_for
 steps.optimizer_for = lambda *given: made.append(True) or built(*given)

@@ -16,7 +16,7 @@ import pytest
 from envmatrix.api.matrix_and_run_lookup import load_matrix
 from envmatrix.engines.catalog import find_engine
 from envmatrix.results import RunFolder
-from envmatrix.trials.experiment import design_environments
+from envmatrix.trials.experiment_setup import design_environments
 from tests.accounts import check_account
 from tests.cluster.conftest import command
 

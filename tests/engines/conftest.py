@@ -24,7 +24,7 @@ from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.base import Engine, Job, Limits, Mounts, Prepared
 from envmatrix.engines.docker import DockerEngine
-from envmatrix.engines.docker_client import DockerClient, connect
+from envmatrix.engines.docker_api import DockerClient, connect
 from envmatrix.engines.podman import PodmanEngine
 from envmatrix.plan.environment import Image, Library
 from envmatrix.system import resource_paths

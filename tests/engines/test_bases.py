@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.build.debian.suites import Suite
+from envmatrix.build.debian.minimal_base import Suite
 from envmatrix.build.images.context import system_packages
 from envmatrix.build.package_locks import Locks
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.docker import DockerEngine
-from envmatrix.engines.docker_client import DockerClient, connect
+from envmatrix.engines.docker_api import DockerClient, connect
 from envmatrix.errors import EngineError
 from envmatrix.plan.environment import Image
 from tests.engines.conftest import Said, demand, images_of_build

@@ -19,9 +19,9 @@ from envmatrix.build.cache import file_digest
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.package_locks import Locks
 from envmatrix.build.paths import BuildPaths
-from envmatrix.build.python import matching_torch_builds
+from envmatrix.build.python import torch_companion_packages
 from envmatrix.build.python.interpreters import inspect_interpreter
-from envmatrix.build.python.matching_torch_builds import strangers
+from envmatrix.build.python.torch_companion_packages import strangers
 from envmatrix.build.python.venvs import inspect_base_python
 from envmatrix.engines.docker import DockerEngine
 from envmatrix.engines.local import LocalEngine
@@ -116,7 +116,7 @@ def index(tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         address = f"http://127.0.0.1:{server.server_port}"
         monkeypatch.delenv("PIP_NO_INDEX")
         monkeypatch.setenv("PIP_INDEX_URL", f"{address}/simple")
-        monkeypatch.setattr(matching_torch_builds, "PYTORCH_INDEX", f"{address}/whl/")
+        monkeypatch.setattr(torch_companion_packages, "PYTORCH_INDEX", f"{address}/whl/")
         yield address
         server.shutdown()
         thread.join()

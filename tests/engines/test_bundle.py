@@ -12,7 +12,7 @@ import pytest
 from envmatrix.__main__ import main
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.docker import DockerEngine
-from envmatrix.engines.docker_client import connect
+from envmatrix.engines.docker_api import connect
 from envmatrix.plan.environment import Image
 from tests.engines.conftest import Said, demand
 

@@ -18,7 +18,7 @@ from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.base import Engine, Job, Prepared, library_path
 from envmatrix.engines.docker import RUN_LABEL, DockerEngine, half_of_memory
-from envmatrix.engines.docker_client import connect
+from envmatrix.engines.docker_api import connect
 from envmatrix.plan.environment import Environment, Image
 from envmatrix.system.bench_options import folder_digest
 from envmatrix.version import __version__

@@ -12,7 +12,7 @@ import pytest
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.base import Engine, Prepared
 from envmatrix.engines.docker import DockerEngine
-from envmatrix.engines.docker_client import connect
+from envmatrix.engines.docker_api import connect
 from envmatrix.engines.docker_images import DockerImages
 from envmatrix.errors import EngineError
 from envmatrix.plan.environment import Image

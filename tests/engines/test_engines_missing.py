@@ -36,7 +36,7 @@ def test_an_engine_without_permission_says_what_to_do(tmp_path: Path) -> None:
     code = (
         "import os, socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); "
         "os.chmod(sys.argv[1], 0o600); os.environ['DOCKER_HOST'] = 'unix://' + sys.argv[1]; "
-        "from envmatrix.engines.docker_client import why_not; os.setuid(65534); print(why_not())"
+        "from envmatrix.engines.docker_api import why_not; os.setuid(65534); print(why_not())"
     )
     tmp_path.chmod(0o755)
     folder = Path(subprocess.run(["mktemp", "-d"], capture_output=True, text=True, check=True).stdout.strip())

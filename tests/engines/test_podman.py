@@ -18,7 +18,7 @@ import pytest
 
 from bench.evidence.proc_files import TICKS_PER_S, stat_of
 from envmatrix.build.paths import BuildPaths
-from envmatrix.engines.docker_client import DockerClient, podman_host, remove
+from envmatrix.engines.docker_api import DockerClient, podman_host, remove
 from envmatrix.engines.docker_container_control import start, wait_for_exit
 from envmatrix.engines.docker_images import CACHE_LABEL, RUN_LABEL
 from envmatrix.engines.podman import PodmanEngine

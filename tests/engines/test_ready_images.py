@@ -17,7 +17,7 @@ from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.base import Engine, Job, Limits, Mounts, library_path
 from envmatrix.engines.docker import DockerEngine
-from envmatrix.engines.docker_client import connect
+from envmatrix.engines.docker_api import connect
 from envmatrix.engines.local import LocalEngine
 from envmatrix.engines.podman import PodmanEngine
 from envmatrix.errors import SkipEnvironmentError

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from docker import DockerClient
 
-from envmatrix.engines.docker_client import connect, why_not
+from envmatrix.engines.docker_api import connect, why_not
 from envmatrix.results import RunFolder
 from tests.engines.conftest import demand
 from tests.faults.conftest import Toy

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.engines.docker_client import connect
+from envmatrix.engines.docker_api import connect
 from tests.faults.conftest import ENGINES, Toy, running, until
 
 pytestmark = [pytest.mark.timeout(400)]

@@ -14,10 +14,10 @@ import pytest
 from envmatrix.build.cache import Cache, json_digest
 from envmatrix.build.python.interpreters import uv_program
 from envmatrix.evidence import checks
-from envmatrix.evidence.record import read_evidence
+from envmatrix.evidence.trial_record import read_evidence
 from envmatrix.plan.environment import Environment, Image
 from envmatrix.system.resource_paths import cache_folder
-from envmatrix.trials.verification import verify_evidence
+from envmatrix.trials.trial_evidence_verification import verify_evidence
 from tests.engines.conftest import demand
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(600)]

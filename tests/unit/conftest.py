@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from envmatrix.engines import docker_client, podman
+from envmatrix.engines import docker_api, podman
 from envmatrix.trials import orphans
 
 
@@ -33,8 +33,8 @@ def no_engines(tmp_path, monkeypatch):
     for name in ("CONTAINER_HOST", "DOCKER_HOST"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "user"))
-    monkeypatch.setattr(docker_client, "_PODMAN_SOCKET", str(tmp_path / "system.sock"))
-    monkeypatch.setattr(docker_client, "_DOCKER_SOCKET", str(tmp_path / "docker.sock"))
+    monkeypatch.setattr(docker_api, "_PODMAN_SOCKET", str(tmp_path / "system.sock"))
+    monkeypatch.setattr(docker_api, "_DOCKER_SOCKET", str(tmp_path / "docker.sock"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     (tmp_path / "user" / "podman").mkdir(parents=True)
     (tmp_path / "bin").mkdir()

@@ -10,8 +10,8 @@ import pytest
 from bench import processor
 from bench.evidence import onednn
 from envmatrix.build.cache import Cache
+from envmatrix.build.debian.minimal_base import bootstrap_argv
 from envmatrix.build.debian.packages import Apt
-from envmatrix.build.debian.suites import bootstrap_argv
 from envmatrix.build.lockfile import read_lock
 from envmatrix.build.package_locks import Locks, image_request_text
 from envmatrix.build.python.interpreters import Python

@@ -8,7 +8,7 @@ from envmatrix.evidence.checks import parse_claims
 from envmatrix.matrix.model import Design, Workload
 from envmatrix.plan import make_arms
 from envmatrix.plan.environment import Image, resolve_environment
-from envmatrix.trials import experiment, images
+from envmatrix.trials import experiment_setup, images
 from envmatrix.trials.feasibility import (
     arms_that_cannot_run,
     check_batch_split,
@@ -147,10 +147,14 @@ def test_it_is_said_before_an_image_is_prepared(tmp_path, monkeypatch, workload,
         "designs: {d: {baseline: plain, environments: [plain], workloads: [w]}}\n"
     )
     matrix = load(tmp_path / "matrix.yaml")
-    for module, step in ((images, "open_engines"), (experiment, "prepare_images"), (experiment, "prepare_data_sets")):
+    for module, step in (
+        (images, "open_engines"),
+        (experiment_setup, "prepare_images"),
+        (experiment_setup, "prepare_data_sets"),
+    ):
         monkeypatch.setattr(module, step, lambda *_: pytest.fail("too late"))
     with pytest.raises(InputError, match=words):
-        experiment.create_experiment(matrix, matrix.designs["d"], ("local",), NewRun(tmp_path / "results"))
+        experiment_setup.create_experiment(matrix, matrix.designs["d"], ("local",), NewRun(tmp_path / "results"))
 
 
 TWO = make_arms(("a", "fast"), ("w",), ("local", "docker"), "a")
@@ -158,7 +162,7 @@ TWO = make_arms(("a", "fast"), ("w",), ("local", "docker"), "a")
 
 def skipped(*missing):
     design = Design(name="d", environments=("fast",), workloads=("w",))
-    return experiment._skip_reasons(design, TWO, dict.fromkeys(missing, "no such Python"), {})
+    return experiment_setup._skip_reasons(design, TWO, dict.fromkeys(missing, "no such Python"), {})
 
 
 def test_a_run_whose_every_reference_is_missing_is_not_begun():
@@ -183,7 +187,7 @@ def test_a_run_with_nothing_left_to_compare_is_not_begun_unless_it_is_a_step_of_
     missing = {("fast", "local"): "no such library\n  -> install it", ("small", "local"): "no such Python"}
 
     def begin(gone):
-        return experiment._skip_reasons(design, ALONE, gone, {}, references_suffice=searching)
+        return experiment_setup._skip_reasons(design, ALONE, gone, {}, references_suffice=searching)
 
     assert set(begin({("fast", "local"): "no such library"})) == {"fast:w@local"}, "what is left is measured"
     if searching:
@@ -195,4 +199,4 @@ def test_a_run_with_nothing_left_to_compare_is_not_begun_unless_it_is_a_step_of_
 
 
 def test_a_design_of_a_baseline_alone_has_nothing_that_could_be_missing():
-    assert experiment._skip_reasons(Design(name="d", workloads=("w",)), ARMS, {}, {}) == {}
+    assert experiment_setup._skip_reasons(Design(name="d", workloads=("w",)), ARMS, {}, {}) == {}

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench import cache_misses, gpu_time_parts, memory_calls, step_thread_account
+from bench import cache_misses, gpu_time_parts, memory_system_calls, step_thread_account
 
 PAGE = mmap.PAGESIZE
 NEVER = dict.fromkeys(cache_misses.EVENTS)
@@ -24,22 +24,22 @@ def map_and_unmap(times):
 
 @pytest.mark.skipif(not shutil.which("strace"), reason="no strace")
 def test_strace_counts_this_thread_s_calls_and_leaves_it():
-    found = memory_calls.count(lambda: map_and_unmap(50))
+    found = memory_system_calls.count(lambda: map_and_unmap(50))
     if found is None:
         pytest.skip("this machine lets no process trace another")
     assert 50 <= found["mmap"] <= 60
     assert 50 <= found["munmap"] <= 60
-    assert memory_calls.fields("/proc/self/status")["TracerPid"] == "0"
-    assert memory_calls.count(lambda: None) == {"mmap": 0, "munmap": 0, "madvise": 0, "brk": 0}
+    assert memory_system_calls.fields("/proc/self/status")["TracerPid"] == "0"
+    assert memory_system_calls.count(lambda: None) == {"mmap": 0, "munmap": 0, "madvise": 0, "brk": 0}
 
 
 def test_a_system_without_room_for_a_process_is_not_traced(monkeypatch):
     def full(*_, **__):
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(memory_calls.shutil, "which", lambda _: "/usr/bin/strace")
-    monkeypatch.setattr(memory_calls.subprocess, "Popen", full)
-    assert memory_calls.count(lambda: None) is None
+    monkeypatch.setattr(memory_system_calls.shutil, "which", lambda _: "/usr/bin/strace")
+    monkeypatch.setattr(memory_system_calls.subprocess, "Popen", full)
+    assert memory_system_calls.count(lambda: None) is None
 
 
 @pytest.mark.parametrize("program", [None, "exit 1", "exec sleep 600", "trap '' TERM; while :; do sleep 0.1; done"])
@@ -48,17 +48,17 @@ def test_without_a_strace_that_traces_the_work_is_done_and_nothing_is_counted(tm
         (tmp_path / "strace").write_text(f"#!/bin/sh\nPATH=/usr/bin:/bin\n{program}\n")
         (tmp_path / "strace").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(memory_calls, "_ATTACH_S", 0.2)
-    monkeypatch.setattr(memory_calls, "_REPORT_S", 0.5)
+    monkeypatch.setattr(memory_system_calls, "_ATTACH_S", 0.2)
+    monkeypatch.setattr(memory_system_calls, "_REPORT_S", 0.5)
     done = []
-    assert memory_calls.count(lambda: done.append(1)) is None
+    assert memory_system_calls.count(lambda: done.append(1)) is None
     assert done == [1]
 
 
 def test_work_that_fails_under_strace_fails_as_it_would_alone():
     with pytest.raises(ZeroDivisionError):
-        memory_calls.count(lambda: 1 / 0)
-    assert memory_calls.fields("/proc/self/status")["TracerPid"] == "0"
+        memory_system_calls.count(lambda: 1 / 0)
+    assert memory_system_calls.fields("/proc/self/status")["TracerPid"] == "0"
 
 
 def test_strace_s_table_is_read_by_name():
@@ -69,7 +69,7 @@ def test_strace_s_table_is_read_by_name():
 ------ ----------- ----------- --------- --------- ----------------
 100.00    0.000110                    58         3 total
 """
-    assert memory_calls._calls(report) == {"mmap": 50, "munmap": 0, "madvise": 0, "brk": 8}
+    assert memory_system_calls._calls(report) == {"mmap": 50, "munmap": 0, "madvise": 0, "brk": 8}
 
 
 def test_an_event_that_this_kernel_counts_without_hardware_is_read_and_grows():

@@ -5,7 +5,7 @@ import json
 import sys
 from types import SimpleNamespace
 
-from bench import kernel_counters
+from bench import process_resource_usage
 from bench.evidence import cuda, nvml
 
 
@@ -110,9 +110,9 @@ def test_the_state_of_a_gpu_is_read_and_what_it_cannot_tell_is_unknown():
 
 def test_the_energy_of_gpus_is_counted_over_the_timed_part(monkeypatch):
     with nvml.Nvml(FakeNvml()) as library:
-        monkeypatch.setattr(kernel_counters, "_gpus", lambda: library)
-        before = kernel_counters.read()
-        assert kernel_counters.since(before)["gpu_energy_j"] == 2.5
+        monkeypatch.setattr(process_resource_usage, "_gpus", lambda: library)
+        before = process_resource_usage.read()
+        assert process_resource_usage.since(before)["gpu_energy_j"] == 2.5
 
 
 def test_the_process_list_has_the_layout_of_nvml_h():

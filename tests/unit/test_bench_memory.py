@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from bench.evidence import memory
-from envmatrix.evidence.record import read_evidence
+from envmatrix.evidence.trial_record import read_evidence
 from envmatrix.matrix import load
 from envmatrix.plan.environment import Environment, Image, resolve_environment
 from envmatrix.plan.export_lines import export_lines
-from envmatrix.trials.verification import verify_evidence
+from envmatrix.trials.trial_evidence_verification import verify_evidence
 
 ROOT = Path(__file__).parents[2]
 #: Prints the state of a process, from one of its children.

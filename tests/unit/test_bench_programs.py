@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.evidence import working_programs
+from bench.evidence import command_programs
+from bench.evidence.command_programs import _merge_alike, _working_programs
 from bench.evidence.process_tree_watch import Program, Reaped
-from bench.evidence.working_programs import _merge_alike, _working_programs
 
 BIG = 0.55
 
@@ -41,7 +41,7 @@ def test_a_compiler_that_pytorch_starts_is_not_checked_and_no_unseen_work(tmp_pa
     (tmp_path / "1.json").write_text(json.dumps(probe))
     seen = [program(1, 2.0), Program(2, "cc1plus", number=2, cpu_s=3.0)]
     watched = SimpleNamespace(programs=lambda: seen, reaped=[], processes=2, pid=1)
-    found, _ = working_programs.evidence_and_probing_ns(str(tmp_path), watched, 5.0)
+    found, _ = command_programs.evidence_and_probing_ns(str(tmp_path), watched, 5.0)
     assert [one["name"] for one in found["programs"]] == names
     assert found["unseen_share"] == 0.0
 
@@ -58,7 +58,7 @@ def test_a_compiler_that_pytorch_starts_is_not_checked_and_no_unseen_work(tmp_pa
     ],
 )
 def test_compilers_are_known_by_their_names(name, compiles):
-    assert bool(working_programs._COMPILER.match(name)) is compiles
+    assert bool(command_programs._COMPILER.match(name)) is compiles
 
 
 def test_a_program_that_began_late_is_looked_at_again_at_once_as_its_loader_may_have_been_at_work():
@@ -85,7 +85,7 @@ def test_what_a_process_took_after_the_last_look_is_its_own(told, taken):
     short = program(2, 0.0)
     short.add_cpu_time(2, 0.3)
     probe = {"cpu_s": 2.0, "probe_cpu_s": [0.2, 0.0], "children_s": 0.0, "parent": 1, "ended_s": 0.5}
-    working_programs._settle_cpu_times(
+    command_programs._settle_cpu_times(
         SimpleNamespace(programs=lambda: [short], reaped=[reaped(told, (2, short, 0.3))]), {2: probe}
     )
     assert short.cpu_s == pytest.approx(taken)
@@ -95,7 +95,7 @@ def test_what_a_parent_was_told_of_a_child_that_only_spoke_itself_is_not_another
     long = program(2, 0.0)
     long.add_cpu_time(2, 1.0)
     other = {"cpu_s": 0.5, "probe_cpu_s": [0.0, 0.0], "children_s": 0.0, "parent": 1, "ended_s": 0.5}
-    working_programs._settle_cpu_times(
+    command_programs._settle_cpu_times(
         SimpleNamespace(programs=lambda: [long], reaped=[reaped(1.6, (2, long, 1.0))]), {3: other}
     )
     assert long.cpu_s == pytest.approx(1.1)
@@ -114,23 +114,23 @@ def test_what_is_left_of_too_many_is_unseen():
 
 
 def test_what_nccl_took_in_each_process_is_in_its_evidence(tmp_path, monkeypatch):
-    monkeypatch.setattr(working_programs, "_GPUS", str(tmp_path))
+    monkeypatch.setattr(command_programs, "_GPUS", str(tmp_path))
     monkeypatch.delenv("NCCL_DEBUG", raising=False)
-    asked = working_programs.nccl_logging_variables(str(tmp_path))
+    asked = command_programs.nccl_logging_variables(str(tmp_path))
     assert asked["NCCL_DEBUG"] == "INFO"
     for pid in (7, 8):
         (tmp_path / f"{pid}.json").write_text('{"evidence": {"malloc": null}, "probe_ns": 1}')
     said = "host:7:7 [0] NCCL INFO NCCL_ALGO set by environment to Ring.\nhost:7:7 [0] NCCL INFO 4 coll channels, x\n"
     Path(asked["NCCL_DEBUG_FILE"].replace("%p", "7")).write_text(said)
-    found = working_programs._probes(str(tmp_path))
+    found = command_programs._probes(str(tmp_path))
     assert found[7]["evidence"]["parallel"] == {"nccl": {"NCCL_ALGO": "Ring", "channels": "4"}}
     assert "parallel" not in found[8]["evidence"]
 
 
 def test_nccl_is_asked_nothing_where_the_user_asks_or_no_gpu_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(working_programs, "_GPUS", str(tmp_path))
+    monkeypatch.setattr(command_programs, "_GPUS", str(tmp_path))
     monkeypatch.setenv("NCCL_DEBUG", "WARN")
-    assert working_programs.nccl_logging_variables(str(tmp_path)) == {}
+    assert command_programs.nccl_logging_variables(str(tmp_path)) == {}
     monkeypatch.delenv("NCCL_DEBUG")
-    monkeypatch.setattr(working_programs, "_GPUS", str(tmp_path / "nvidia[0-9]*"))
-    assert working_programs.nccl_logging_variables(str(tmp_path)) == {}
+    monkeypatch.setattr(command_programs, "_GPUS", str(tmp_path / "nvidia[0-9]*"))
+    assert command_programs.nccl_logging_variables(str(tmp_path)) == {}

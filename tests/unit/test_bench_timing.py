@@ -8,10 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from bench import gate, timing  # noqa: E402 - it imports torch
+from bench import gate, timed_loop  # noqa: E402 - it imports torch
 from bench.dataset_tensors import Batch  # noqa: E402
 from bench.devices import Cpu  # noqa: E402
-from bench.process_place import Place  # noqa: E402
+from bench.rank_and_device import Place  # noqa: E402
 
 WAIT, STEP, FIRST = 5, 7, 100
 
@@ -60,13 +60,13 @@ def taken(clock, length, device=None, log=None, at=None, cold=()):
     place = Place(device or Cpu())
     if log is not None:
         place = SimpleNamespace(device=place.device, means=place.means, barrier=lambda: log.append(clock.now))
-    loop = timing.Loop(source(), place, length, at)
-    timing.drive(step, loop)
+    loop = timed_loop.Loop(source(), place, length, at)
+    timed_loop.drive(step, loop)
     return loop.end()
 
 
 def test_each_part_of_the_loop_has_its_time(clock):
-    length = timing.Length(checked=2, warm_up=3, timed=5, epoch=2, compiles=True)
+    length = timed_loop.Length(checked=2, warm_up=3, timed=5, epoch=2, compiles=True)
     found = taken(clock, length)
     assert found.steps_ns == [WAIT + STEP] * 5
     assert (found.waits_ns, found.working_ns) == ([WAIT] * 5, [STEP] * 5)
@@ -79,7 +79,7 @@ def test_each_part_of_the_loop_has_its_time(clock):
 
 
 def test_a_long_look_times_every_step_from_the_first_one_on(clock):
-    length = timing.Length(checked=2, warm_up=3, timed=5, epoch=2).look(200 * 12e-9)
+    length = timed_loop.Length(checked=2, warm_up=3, timed=5, epoch=2).look(200 * 12e-9)
     found = taken(clock, length)
     assert found.steps_ns[:2] == [WAIT + FIRST, WAIT + STEP]
     assert found.times["training_ns"] == sum(found.steps_ns) >= 200 * 12
@@ -88,25 +88,25 @@ def test_a_long_look_times_every_step_from_the_first_one_on(clock):
 
 
 def test_of_a_long_look_only_the_step_that_compiles_is_not_timed(clock):
-    found = taken(clock, timing.Length(checked=0, warm_up=3, timed=5, epoch=0, compiles=True).look(1e-6))
+    found = taken(clock, timed_loop.Length(checked=0, warm_up=3, timed=5, epoch=0, compiles=True).look(1e-6))
     assert (found.times["compile_ns"], found.times["first_step_ns"]) == (WAIT + FIRST, None)
     assert set(found.steps_ns) == {WAIT + STEP}
 
 
 def test_a_long_look_goes_on_while_its_steps_are_few_but_not_for_ever(clock):
-    found = taken(clock, timing.Length(0, 0, 5, 0).look(150e-9))
-    assert len(found.steps_ns) < timing.ENOUGH
+    found = taken(clock, timed_loop.Length(0, 0, 5, 0).look(150e-9))
+    assert len(found.steps_ns) < timed_loop.ENOUGH
     assert 450 <= found.times["training_ns"] <= 450 + WAIT + STEP
-    assert len(taken(clock, timing.Length(0, 0, 5, 0).look(300e-9)).steps_ns) == timing.ENOUGH
+    assert len(taken(clock, timed_loop.Length(0, 0, 5, 0).look(300e-9)).steps_ns) == timed_loop.ENOUGH
 
 
 @pytest.mark.parametrize(("last", "is_steady"), [(100, True), (103, True), (104, False), (96, False)])
 def test_steps_look_steady_where_the_last_two_quarters_take_the_same(last, is_steady):
-    assert timing._looks_steady([500] * 40 + [100] * 20 + [last] * 20) is is_steady
+    assert timed_loop._looks_steady([500] * 40 + [100] * 20 + [last] * 20) is is_steady
 
 
 def test_without_compiling_the_first_step_is_the_first_and_without_an_epoch_there_is_none(clock):
-    found = taken(clock, timing.Length(checked=0, warm_up=2, timed=1, epoch=0))
+    found = taken(clock, timed_loop.Length(checked=0, warm_up=2, timed=1, epoch=0))
     assert (found.times["compile_ns"], found.times["first_step_ns"], found.times["warmup_ns"]) == (
         None,
         WAIT + FIRST,
@@ -116,7 +116,7 @@ def test_without_compiling_the_first_step_is_the_first_and_without_an_epoch_ther
 
 
 def test_torch_compile_has_an_untimed_step_even_without_a_warm_up(clock):
-    found = taken(clock, timing.Length(checked=0, warm_up=0, timed=2, epoch=0, compiles=True))
+    found = taken(clock, timed_loop.Length(checked=0, warm_up=0, timed=2, epoch=0, compiles=True))
     assert (found.times["compile_ns"], found.times["first_step_ns"], found.times["warmup_ns"]) == (
         WAIT + FIRST,
         None,
@@ -126,7 +126,7 @@ def test_torch_compile_has_an_untimed_step_even_without_a_warm_up(clock):
 
 
 def test_nothing_untimed_is_nothing_known(clock):
-    found = taken(clock, timing.Length(checked=0, warm_up=0, timed=1, epoch=1))
+    found = taken(clock, timed_loop.Length(checked=0, warm_up=0, timed=1, epoch=1))
     assert (found.times["compile_ns"], found.times["first_step_ns"], found.times["warmup_ns"]) == (None, None, 0)
     assert found.times["epochs_ns"] == [WAIT + FIRST]
 
@@ -136,19 +136,19 @@ def test_what_a_device_tells_of_compiling_counts(clock):
         def compile_ns(self):
             return 77
 
-    assert taken(clock, timing.Length(1, 1, 1, 0, compiles=True), Telling()).times["compile_ns"] == 77
-    assert taken(clock, timing.Length(1, 1, 1, 0), Telling()).times["compile_ns"] == 77
+    assert taken(clock, timed_loop.Length(1, 1, 1, 0, compiles=True), Telling()).times["compile_ns"] == 77
+    assert taken(clock, timed_loop.Length(1, 1, 1, 0), Telling()).times["compile_ns"] == 77
 
 
 def test_all_processes_start_the_timed_part_together_and_once(clock):
     log = []
-    taken(clock, timing.Length(checked=1, warm_up=1, timed=3, epoch=0), log=log)
+    taken(clock, timed_loop.Length(checked=1, warm_up=1, timed=3, epoch=0), log=log)
     assert log == [1000 + 2 * WAIT + FIRST + STEP]
 
 
 def test_in_turns_only_turns_are_timed_and_their_first_steps_are_set_apart(clock):
     at = Gate(clock, (2, 2), (1, 2), (0, 2))
-    found = taken(clock, timing.Length(checked=0, warm_up=1, timed=5, epoch=2), at=at)
+    found = taken(clock, timed_loop.Length(checked=0, warm_up=1, timed=5, epoch=2), at=at)
     assert (at.left, at.ended) == ([5, 3, 1], True)
     assert found.times["turns"] == [
         {"apart_ns": [WAIT + STEP] * 2, "steps": 2}, {"apart_ns": [WAIT + STEP], "steps": 2},
@@ -165,7 +165,7 @@ def test_in_turns_only_turns_are_timed_and_their_first_steps_are_set_apart(clock
     [((), 1.0), ((11, 12, 14, 15), (WAIT + FIRST) / (WAIT + STEP)), ((12, 15), 1.0), ((11, 14), 1.0)],
 )
 def test_how_cold_turns_begin_is_told_from_their_first_counted_steps_and_those_before_them(clock, cold, start):
-    length = timing.Length(checked=0, warm_up=1, timed=4, epoch=0)
+    length = timed_loop.Length(checked=0, warm_up=1, timed=4, epoch=0)
     found = taken(clock, length, at=Gate(clock, (1, 2), (1, 2)), cold=cold)
     assert found.turn_start == start
     assert taken(clock, length, cold=cold).turn_start is None
@@ -175,7 +175,7 @@ def test_before_its_first_turn_a_process_takes_one_step_and_the_rest_of_its_warm
     at, asked = Gate(clock, (1, 2)), []
     turn = at.turn
     at.turn = lambda left: asked.append(clock.now) or turn(left)
-    found = taken(clock, timing.Length(checked=0, warm_up=3, timed=2, epoch=0), at=at)
+    found = taken(clock, timed_loop.Length(checked=0, warm_up=3, timed=2, epoch=0), at=at)
     assert asked == [1000 + WAIT + FIRST]
     assert (found.times["first_step_ns"], found.times["warmup_ns"]) == (WAIT + FIRST, WAIT + FIRST + 2 * (WAIT + STEP))
     assert found.times["turns"] == [{"apart_ns": [WAIT + STEP], "steps": 2}]
@@ -188,20 +188,20 @@ def test_nothing_is_left_out_of_the_start_of_what_takes_turns():
 
 
 def test_in_one_go_there_are_no_turns(clock):
-    assert taken(clock, timing.Length(checked=0, warm_up=1, timed=2, epoch=0)).times["turns"] is None
+    assert taken(clock, timed_loop.Length(checked=0, warm_up=1, timed=2, epoch=0)).times["turns"] is None
 
 
 def test_a_process_goes_on_for_the_seconds_of_steps_that_the_gate_names(clock):
     step = WAIT + STEP
     at = Gate(clock, (2, 2), (1, 4), (1, 4), (0, 9))
     at.goes_on_s = 12 * step / 1e9
-    length, source = timing.Length(checked=0, warm_up=3, timed=2, epoch=0), endless(clock)
-    loop = timing.Loop(source, Place(Cpu()), length, at)
-    timing.drive(lambda _: tick(clock), loop)
+    length, source = timed_loop.Length(checked=0, warm_up=3, timed=2, epoch=0), endless(clock)
+    loop = timed_loop.Loop(source, Place(Cpu()), length, at)
+    timed_loop.drive(lambda _: tick(clock), loop)
     assert len(loop.end().steps_ns) == 2, "no later step is part of the trial"
     assert (loop.goes_on_s, loop.ran_ns) == (at.goes_on_s, 6 * step), "the first step ran next to others"
-    steps = timing.LaterSteps(source, Place(Cpu()), at, loop.goes_on_s, loop.ran_ns, step)
-    timing.drive(lambda _: tick(clock), steps)
+    steps = timed_loop.LaterSteps(source, Place(Cpu()), at, loop.goes_on_s, loop.ran_ns, step)
+    timed_loop.drive(lambda _: tick(clock), steps)
     assert at.left == [2, 12, 7, 2]
     stretches = steps.times()["stretches"]
     assert steps.times()["after_ns"] == 6 * step
@@ -224,21 +224,23 @@ def tick(clock):
 
 def test_counters_of_turns_are_summed_and_one_that_was_not_read_makes_the_sum_unknown(clock, monkeypatch):
     grown = iter([{"a": 1, "b": 2.0}, {"a": 100, "b": 100.0}, {"a": 3, "b": None}])
-    monkeypatch.setattr(timing.kernel_counters, "since", lambda _before: next(grown))
-    found = taken(clock, timing.Length(checked=0, warm_up=0, timed=2, epoch=0), at=Gate(clock, (0, 1), (1, 1)))
+    monkeypatch.setattr(timed_loop.kernel_counters, "since", lambda _before: next(grown))
+    found = taken(clock, timed_loop.Length(checked=0, warm_up=0, timed=2, epoch=0), at=Gate(clock, (0, 1), (1, 1)))
     assert (found.counted["a"], found.counted["b"]) == (4, None)
 
 
 def test_a_loss_that_is_no_number_is_null(clock):
-    loop = timing.Loop(iter([Batch(torch.empty(0), torch.empty(0), 1)]), Place(Cpu()), timing.Length(0, 0, 1, 0))
-    timing.drive(lambda _batch: torch.tensor(float("nan")), loop)
+    loop = timed_loop.Loop(
+        iter([Batch(torch.empty(0), torch.empty(0), 1)]), Place(Cpu()), timed_loop.Length(0, 0, 1, 0)
+    )
+    timed_loop.drive(lambda _batch: torch.tensor(float("nan")), loop)
     assert loop.end().last_loss is None
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.5, 5), (0.9, 9), (0.91, 10), (0.99, 10), (1.0, 10), (0.0, 1)])
 def test_a_percentile_is_a_sample_that_was_taken(share, expected):
-    assert timing.percentile([10, 1, 9, 2, 8, 3, 7, 4, 6, 5], share) == expected
-    assert timing.percentile([], share) is None
+    assert timed_loop.percentile([10, 1, 9, 2, 8, 3, 7, 4, 6, 5], share) == expected
+    assert timed_loop.percentile([], share) is None
 
 
 def test_alone_a_place_waits_for_nobody_and_a_mean_is_over_its_processes():

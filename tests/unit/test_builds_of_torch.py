@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from envmatrix.build.lockfile import PinnedPackage, read_lock
-from envmatrix.build.python.matching_torch_builds import PYTORCH_INDEX, resolve_one_build, strangers
 from envmatrix.build.python.pip import ResolveRequest
+from envmatrix.build.python.torch_companion_packages import PYTORCH_INDEX, resolve_one_build, strangers
 from envmatrix.errors import EngineError
 
 LOCKS = Path(__file__).parents[2] / "containers" / "locks"

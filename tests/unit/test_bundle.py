@@ -13,7 +13,7 @@ from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import InputError
 from envmatrix.plan.environment import Environment, Image
 from envmatrix.plan.export_lines import BUNDLE_FOLDER, dockerfile
-from envmatrix.trials.environment_session import Session
+from envmatrix.trials.environment_for_commands import Session
 
 ENVIRONMENT = Environment("e", "", {}, Image("i"), {}, (("malloc-x", "libx.so.1"), ("", "libm.so.6")), ())
 

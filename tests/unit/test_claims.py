@@ -5,7 +5,7 @@ from pydantic import TypeAdapter
 
 from envmatrix.evidence import checks
 from envmatrix.evidence.dotted_paths import SHORT_PATHS, known_paths, lookup
-from envmatrix.evidence.record import read_evidence
+from envmatrix.evidence.trial_record import read_evidence
 
 EVIDENCE = {
     "openmp": {"library": "libgomp", "blocktime": 0, "settings": {"a.b": "dotted"}},

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from envmatrix.__main__ import main
-from envmatrix.cli import common
-from envmatrix.cli.parser import COMMANDS
+from envmatrix.cli import console_io
+from envmatrix.cli.command_table import COMMANDS
 
 MATRIX = """
 version: 1
@@ -143,7 +143,7 @@ def test_every_command_has_help_and_a_completion(here, capsys):
 
 
 def test_help_does_not_wait_for_heavy_imports():
-    code = "import sys, envmatrix.cli.parser as c; c._top_level_parser().format_help(); "
+    code = "import sys, envmatrix.cli.command_table as c; c._top_level_parser().format_help(); "
     code += "print([m for m in sys.modules if m in %r])"
     heavy = ("numpy", "scipy", "pydantic", "rich", "docker", "yaml", "jinja2", "mcp")
     argv = [sys.executable, "-c", code % (heavy,)]
@@ -173,20 +173,20 @@ def test_a_command_passes_on_the_options_that_were_given_and_leaves_the_defaults
         return run, results, group, progress, command
 
     arguments = Namespace(run=None, results="runs", group=None, command=["python"], json=True)
-    passed = common.call(function, arguments)
-    assert passed == (None, "runs", 7, common.print_progress, tuple(sys.argv[1:]))
-    assert common.call(function, arguments, run="mine", group=0)[:3] == ("mine", "runs", 0)
+    passed = console_io.call(function, arguments)
+    assert passed == (None, "runs", 7, console_io.print_progress, tuple(sys.argv[1:]))
+    assert console_io.call(function, arguments, run="mine", group=0)[:3] == ("mine", "runs", 0)
     with pytest.raises(TypeError, match="run"):
-        common.call(function, Namespace(results="runs"))
+        console_io.call(function, Namespace(results="runs"))
 
 
 def test_long_sentences_are_folded_between_words_on_a_terminal_and_never_in_a_pipe(monkeypatch, capsys):
     line = "  cause: memory is returned to Linux and faulted in again"
     monkeypatch.setenv("COLUMNS", "40")
-    common.print_folded(line)
+    console_io.print_folded(line)
     assert capsys.readouterr().out == f"{line}\n"
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    common.print_folded(f"{line}\nshort")
+    console_io.print_folded(f"{line}\nshort")
     assert capsys.readouterr().out == "  cause: memory is returned to Linux and\n    faulted in again\nshort\n"
 
 

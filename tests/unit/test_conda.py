@@ -9,7 +9,7 @@ from envmatrix.build.python.conda import ensure_conda_image
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Image
-from envmatrix.trials.user_program.shell_variables import missing_module_text
+from envmatrix.trials.user_program.passed_variables import missing_module_text
 
 FORGE = Image("forge", conda=("python=3.11", "numpy"))
 

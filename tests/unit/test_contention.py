@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 import envmatrix
-from bench import kernel_counters
+from bench import process_resource_usage
 from envmatrix.report.formats.html_file import to_html
 from envmatrix.report.formats.json_file import summary_to_json
 from envmatrix.report.formats.markdown import to_markdown
@@ -249,9 +249,9 @@ def test_the_cpu_time_of_others_is_counted_and_that_of_ones_own_children_is_not(
         return ticks_of(stat.read_text(), slice(11, 13)), ticks_of(machine.read_text().splitlines()[0], slice(1, 4))
 
     try:
-        before, first = seen(), kernel_counters.read()
+        before, first = seen(), process_resource_usage.read()
         subprocess.run([sys.executable, "-c", loop.format(0.5)], check=True)
-        grown, after = kernel_counters.since(first), seen()
+        grown, after = process_resource_usage.since(first), seen()
     finally:
         os.kill(other, signal.SIGKILL)
     theirs, busy = (now - then for then, now in zip(before, after, strict=True))

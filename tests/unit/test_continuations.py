@@ -9,7 +9,7 @@ import pytest
 from bench.early_and_late_steps import second_half
 from envmatrix.launchers.local import Here
 from envmatrix.matrix.model import Workload
-from envmatrix.plan.steady_state_allocation import FULL_S, MIN_S, seconds_of_steps, share_to_continue
+from envmatrix.plan.steady_state_block_share import FULL_S, MIN_S, seconds_of_steps, share_to_continue
 from envmatrix.results import RunFolder
 from envmatrix.results.elapsed import ElapsedTime
 from envmatrix.runner import loop as runner
@@ -63,7 +63,7 @@ def carry_out(tmp_path, monkeypatch, no_orphans):
             folder=folder, plan=plan, run=folder.load(), engines={"local": engine}, trial_run_s=0.0
         )
         if not together:
-            monkeypatch.setattr("envmatrix.trials.batches.usable_memory", lambda free: 1)
+            monkeypatch.setattr("envmatrix.trials.concurrent_trial_groups.usable_memory", lambda free: 1)
         ended = runner.run(experiment, launcher or Here(), Watcher(), said.append)
         folder.unlock()
         elapsed = ElapsedTime()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import kernel_counters
+from bench import process_resource_usage
 from bench.evidence import machine, process_tree_watch
 from envmatrix.api.machine_checks import check_other_processes
 from envmatrix.report.formats.markdown import to_markdown
@@ -37,9 +37,9 @@ def neighbour():
 
 
 def test_waiting_for_a_cpu_that_another_program_has_is_counted(neighbour):
-    before = kernel_counters.read()
+    before = process_resource_usage.read()
     sum(range(20_000_000))
-    grown = kernel_counters.since(before)
+    grown = process_resource_usage.since(before)
     assert grown["run_delay_s"] > 0.1 * (grown["user_s"] + grown["system_s"])
     assert grown["involuntary_switches"] > 0
 
@@ -82,9 +82,12 @@ def test_doctor_names_who_takes_the_cpu(neighbour):
 
 
 def test_no_counter_is_ever_below_zero_or_zero_where_there_is_none():
-    assert {"run_delay_s", "pressure_s", "throttled_s", "energy_j"} <= set(kernel_counters.read())
-    shrunk = dict(kernel_counters.read(), run_delay_s=1e9, energy_j=None)
-    assert (kernel_counters.since(shrunk)["run_delay_s"], kernel_counters.since(shrunk)["energy_j"]) == (None, None)
+    assert {"run_delay_s", "pressure_s", "throttled_s", "energy_j"} <= set(process_resource_usage.read())
+    shrunk = dict(process_resource_usage.read(), run_delay_s=1e9, energy_j=None)
+    assert (process_resource_usage.since(shrunk)["run_delay_s"], process_resource_usage.since(shrunk)["energy_j"]) == (
+        None,
+        None,
+    )
 
 
 def test_python_and_the_kernel_say_what_slows_them():

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from jinja2 import DictLoader, Environment
 
-from bench import needs
-from envmatrix.api.run_reports import figure
-from envmatrix.cli.parser import COMMANDS
+from bench import torch_feature_checks
+from envmatrix.api.run_results import figure
+from envmatrix.cli.command_table import COMMANDS
 from envmatrix.matrix import load
 from envmatrix.matrix.metric_sources import Check, MetricSource
 from envmatrix.matrix.model import Design, Level, Workload
@@ -119,7 +119,7 @@ def test_every_key_of_matrix_yaml_is_explained(model, not_written):
 
 
 def test_every_kind_of_need_is_listed():
-    assert [kind for kind in needs._TESTS if f"`{kind}`" not in text("docs/record.md")] == []
+    assert [kind for kind in torch_feature_checks._TESTS if f"`{kind}`" not in text("docs/record.md")] == []
 
 
 #: Excerpt of Furo's page of 2025-12-19: sidebars, captions, code and tables.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.cli.parser import parse
+from envmatrix.cli.command_table import parse
 from envmatrix.matrix import load
 from envmatrix.system.resource_paths import default_matrix
 

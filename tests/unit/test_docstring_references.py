@@ -15,8 +15,8 @@ SOURCES = {
 REFERENCE = re.compile(r"``([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)(?:\(\))?``")
 #: The first words of what belongs to others (PyTorch, Docker, Linux, ...) or is an argument's attribute.
 OTHERS = {
-    "arguments", "best", "cgroup", "dataset", "evidence", "images", "mounts", "nn", "os", "place", "result", "scipy",
-    "summary", "sys",
+    "arguments", "best", "cgroup", "dataset", "evidence", "images", "mounts", "nn", "os", "place", "record", "result",
+    "scipy", "summary", "sys", "timing",
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from envmatrix.api import machine_checks
 from envmatrix.engines import apptainer_command, process_limits
-from envmatrix.launchers import software_checks
+from envmatrix.launchers import doctor_software_checks
 from envmatrix.launchers.slurm import client
 from envmatrix.system.process import Place
 
@@ -47,7 +47,7 @@ def said(findings):
     ],
 )
 def test_a_driver_is_held_against_what_wheels_need(tmp_path, driver, state, words, remedy):
-    (finding,) = software_checks.check_cuda(
+    (finding,) = doctor_software_checks.check_cuda(
         machine(tmp_path, {"proc/driver/nvidia/version": driver, "dev/nvidia0": ""})
     )
     assert (finding.state, words in finding.found, remedy in finding.remedy) == (state, True, True), finding
@@ -56,7 +56,7 @@ def test_a_driver_is_held_against_what_wheels_need(tmp_path, driver, state, word
 
 @pytest.mark.parametrize(("driver", "loaded"), [("", False), (OWN, True)])
 def test_a_machine_without_a_gpu_is_told_so(tmp_path, driver, loaded):
-    (finding,) = software_checks.check_cuda(machine(tmp_path, {"proc/driver/nvidia/version": driver}))
+    (finding,) = doctor_software_checks.check_cuda(machine(tmp_path, {"proc/driver/nvidia/version": driver}))
     assert finding.state == "note"
     assert finding.found.startswith("no GPU here")
     assert ("its driver is loaded" in finding.found) is loaded
@@ -64,36 +64,38 @@ def test_a_machine_without_a_gpu_is_told_so(tmp_path, driver, loaded):
 
 
 def test_what_xla_would_run_on_is_told(tmp_path):
-    assert said(software_checks.check_xla(tmp_path))[0][0] == "note"
-    assert said(software_checks.check_xla(machine(tmp_path, {"dev/accel0": "", "dev/accel1": ""}))) == [
+    assert said(doctor_software_checks.check_xla(tmp_path))[0][0] == "note"
+    assert said(doctor_software_checks.check_xla(machine(tmp_path, {"dev/accel0": "", "dev/accel1": ""}))) == [
         ("good", "2 TPU devices (/dev/accel*)")
     ]
 
 
 def test_modules_are_those_of_this_shell(tmp_path):
     lmod = {"LMOD_CMD": "/usr/share/lmod/lmod/libexec/lmod", "LMOD_VERSION": "8.7.18"}
-    assert said(software_checks.check_modules(tmp_path, lmod)) == [("good", "Lmod 8.7.18")]
-    assert said(software_checks.check_modules(tmp_path, {"MODULES_CMD": "/usr/lib/modulecmd.tcl"})) == [
+    assert said(doctor_software_checks.check_modules(tmp_path, lmod)) == [("good", "Lmod 8.7.18")]
+    assert said(doctor_software_checks.check_modules(tmp_path, {"MODULES_CMD": "/usr/lib/modulecmd.tcl"})) == [
         ("good", "environment modules")
     ]
 
 
 def test_partitions_are_told_by_the_nodes_that_can_serve():
     found = list(
-        software_checks.check_partitions("debug*|up|2|idle\ndebug*|up|1|down*\nbig|drain|4|idle\nold|up|1|drain\n")
+        doctor_software_checks.check_partitions(
+            "debug*|up|2|idle\ndebug*|up|1|down*\nbig|drain|4|idle\nold|up|1|drain\n"
+        )
     )
     assert [(finding.subject, finding.state) for finding in found] == [
         ("Slurm partition debug*", "good"), ("Slurm partition big", "note"), ("Slurm partition old", "note"),
     ]  # fmt: skip
     assert found[0].found == "nodes: 2 idle, 1 down*"
     assert "sinfo --list-reasons" in found[1].remedy
-    assert [finding.state for finding in software_checks.check_partitions("debug*|up|2|down*\n")] == ["bad"]
-    assert [finding.state for finding in software_checks.check_partitions("")] == ["bad"]
+    assert [finding.state for finding in doctor_software_checks.check_partitions("debug*|up|2|down*\n")] == ["bad"]
+    assert [finding.state for finding in doctor_software_checks.check_partitions("")] == ["bad"]
 
 
 def test_what_holds_the_processes_of_a_job_is_told():
-    assert software_checks.check_process_tracking(CONFIG).state == "good"
-    loose = software_checks.check_process_tracking(CONFIG.replace("proctrack/cgroup", "proctrack/pgid"))
+    assert doctor_software_checks.check_process_tracking(CONFIG).state == "good"
+    loose = doctor_software_checks.check_process_tracking(CONFIG.replace("proctrack/cgroup", "proctrack/pgid"))
     assert (loose.state, "ProctrackType=proctrack/pgid" in loose.found) == ("note", True)
     assert "whole nodes" in loose.remedy
 
@@ -103,9 +105,9 @@ def test_a_controller_that_does_not_answer_is_told_with_what_to_ask(tmp_path, mo
         pytest.skip("no Slurm commands here")
     (tmp_path / "slurm.conf").write_text("ClusterName=none\nSlurmctldHost=localhost\nSlurmctldPort=1\n")
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
-    monkeypatch.setattr(software_checks, "_COMMAND_LIMIT_S", 1.0)
+    monkeypatch.setattr(doctor_software_checks, "_COMMAND_LIMIT_S", 1.0)
     monkeypatch.setattr(client, "_PROBE_S", 1.0)
-    found = list(software_checks.check_slurm(tmp_path))
+    found = list(doctor_software_checks.check_slurm(tmp_path))
     assert [(finding.subject, finding.state) for finding in found] == [("Slurm controller", "bad")]
     assert "scontrol ping" in found[0].remedy
     launcher = next(
@@ -118,13 +120,13 @@ def test_a_controller_that_does_not_answer_is_told_with_what_to_ask(tmp_path, mo
 def test_what_apptainer_may_do_here_is_told(tmp_path, monkeypatch):
     if apptainer_command.find_program() is None:
         pytest.skip("no Apptainer here")
-    here = list(software_checks.check_apptainer(Path("/")))
+    here = list(doctor_software_checks.check_apptainer(Path("/")))
     assert {finding.subject: finding.state for finding in here}["Apptainer's images"] == "good"
     assert ("Apptainer as root" in [finding.subject for finding in here]) is apptainer_command.is_unprivileged_root()
-    monkeypatch.setattr(software_checks, "root_needs_namespace", lambda: True)
-    monkeypatch.setattr(software_checks, "_command_output", lambda *_: (True, "/none"))
+    monkeypatch.setattr(doctor_software_checks, "root_needs_namespace", lambda: True)
+    monkeypatch.setattr(doctor_software_checks, "_command_output", lambda *_: (True, "/none"))
     bare = machine(tmp_path, {"proc/sys/user/max_user_namespaces": "0\n"})
-    (finding, *_) = software_checks.check_apptainer(bare)
+    (finding, *_) = doctor_software_checks.check_apptainer(bare)
     assert finding.state == "bad"
     assert finding.found.startswith("no user namespaces (user.max_user_namespaces = 0); no /dev/fuse")
     assert "sudo sysctl user.max_user_namespaces=15000; modprobe fuse" in finding.remedy
@@ -138,11 +140,11 @@ def program(folder, name, text="exit 0"):
 
 def test_what_holds_a_memory_limit_of_a_process_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(process_limits, "_find_usable_cgroup", lambda controller: (tmp_path, "cgroup v2"))
-    assert said(software_checks.check_local_placement(tmp_path)) == [
+    assert said(doctor_software_checks.check_local_placement(tmp_path)) == [
         ("good", "enforced by a control group (cgroup v2)")
     ]
     monkeypatch.setattr(process_limits, "_find_usable_cgroup", lambda controller: None)
-    (finding,) = software_checks.check_local_placement(tmp_path)
+    (finding,) = doctor_software_checks.check_local_placement(tmp_path)
     assert (finding.state, "enforced by RLIMIT_DATA" in finding.found) == ("note", True)
     assert "systemd-run --user --scope" in finding.remedy
 
@@ -150,10 +152,14 @@ def test_what_holds_a_memory_limit_of_a_process_is_told(tmp_path, monkeypatch):
 def test_memory_nodes_that_cannot_be_bound_and_a_cache_without_programs_are_told(tmp_path, monkeypatch):
     nodes = machine(tmp_path, {"sys/devices/system/node/node0/cpulist": "0"})
     monkeypatch.setattr(process_limits, "_find_usable_cgroup", lambda controller: (tmp_path, "cgroup v2"))
-    assert said(software_checks.check_local_placement(nodes))[1:] == [("good", "trials can be bound to memory nodes")]
-    monkeypatch.setattr(software_checks, "Place", lambda memory_nodes: Place(memory_nodes=(60,)))  # no such node exists
-    monkeypatch.setattr(software_checks.os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC))
-    _, unbound, unstarted = software_checks.check_local_placement(nodes)
+    assert said(doctor_software_checks.check_local_placement(nodes))[1:] == [
+        ("good", "trials can be bound to memory nodes")
+    ]
+    monkeypatch.setattr(
+        doctor_software_checks, "Place", lambda memory_nodes: Place(memory_nodes=(60,))
+    )  # no such node exists
+    monkeypatch.setattr(doctor_software_checks.os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC))
+    _, unbound, unstarted = doctor_software_checks.check_local_placement(nodes)
     assert (unbound.state, unbound.found) == ("note", "trials cannot be bound to a memory node: Invalid argument")
     assert (unstarted.state, "is mounted noexec" in unstarted.found) == ("bad", True)
     assert "ENVMATRIX_CACHE" in unstarted.remedy
@@ -162,16 +168,16 @@ def test_memory_nodes_that_cannot_be_bound_and_a_cache_without_programs_are_told
 def test_what_enroot_may_do_here_is_told(tmp_path, monkeypatch):
     tools = tmp_path / "tools"
     monkeypatch.setenv("PATH", str(tools))
-    monkeypatch.setattr(software_checks.os, "geteuid", lambda: 1000)
-    assert list(software_checks.check_enroot(tmp_path)) == []
+    monkeypatch.setattr(doctor_software_checks.os, "geteuid", lambda: 1000)
+    assert list(doctor_software_checks.check_enroot(tmp_path)) == []
     for name, text in (("enroot", "echo 3.5.0"), ("unsquashfs", ""), ("squashfuse", ""), ("fuse-overlayfs", "")):
         program(tools, name, text)
-    assert said(software_checks.check_enroot(tmp_path)) == [("good", "version 3.5.0, unpacked by unsquashfs")]
+    assert said(doctor_software_checks.check_enroot(tmp_path)) == [("good", "version 3.5.0, unpacked by unsquashfs")]
     program(tools, "enroot", "echo no configuration >&2; exit 1")
     for name in ("unsquashfs", "squashfuse"):
         (tools / name).unlink()
     bare = machine(tmp_path / "bare", {"proc/sys/user/max_mnt_namespaces": "0\n"})
-    bad, note = software_checks.check_enroot(bare)
+    bad, note = doctor_software_checks.check_enroot(bare)
     assert bad.state == "bad"
     assert bad.found.startswith("no mount namespaces (user.max_mnt_namespaces = 0); no unsquashfs; `enroot version`")
     assert bad.remedy.startswith("sudo sysctl user.max_mnt_namespaces=15000; install squashfs-tools; ")

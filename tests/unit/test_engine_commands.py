@@ -20,7 +20,7 @@ from envmatrix.engines.apptainer_command import exec_argv
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared, file_safe_name
 from envmatrix.engines.catalog import ENGINES
 from envmatrix.engines.docker import container_config
-from envmatrix.engines.docker_client import NotFound
+from envmatrix.engines.docker_api import NotFound
 from envmatrix.engines.docker_container_control import container_exit
 from envmatrix.engines.docker_images import CACHE_LABEL, RUN_LABEL, DockerImages, repository_name, without_redundant_tag
 from envmatrix.engines.enroot import start_argv

@@ -16,11 +16,11 @@ from docker.errors import APIError, ImageNotFound
 from envmatrix.api import machine_checks
 from envmatrix.build.cache import Cache
 from envmatrix.build.paths import BuildPaths
-from envmatrix.engines import docker_client
+from envmatrix.engines import docker_api
 from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.base import Engine, check_usable
 from envmatrix.engines.docker import DockerEngine
-from envmatrix.engines.docker_client import docker_errors
+from envmatrix.engines.docker_api import docker_errors
 from envmatrix.engines.enroot import EnrootEngine
 from envmatrix.engines.podman import PodmanEngine
 from envmatrix.engines.ready_made_images import ready_image_id
@@ -99,7 +99,7 @@ def silent(tmp_path: Path) -> Iterator[str]:
 def test_a_service_that_never_answers_is_not_waited_for(
     places: BuildPaths, silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(docker_client, "_ANSWER_S", 1)
+    monkeypatch.setattr(docker_api, "_ANSWER_S", 1)
     monkeypatch.setenv("CONTAINER_HOST", silent)
     what, remedy = refusal(PodmanEngine(places))
     assert f"the engine at {silent} does not answer" in what
@@ -134,7 +134,7 @@ def test_a_service_of_ours_that_ended_is_started_again(places: BuildPaths, tmp_p
     assert engine.host() == first
     ends = tmp_path / "bin" / "podman.ends"
     ends.touch()
-    while docker_client.answers(first.removeprefix("unix://")):
+    while docker_api.answers(first.removeprefix("unix://")):
         pass
     ends.unlink()
     assert engine.host() != first

@@ -23,7 +23,7 @@ from envmatrix.report.formats.terminal import print_summary
 from envmatrix.report.report_data import summarise_measurements
 from envmatrix.runner.running_estimate import RunningEstimate
 from envmatrix.stats.comparisons.between_runs import compare_runs
-from envmatrix.stats.comparisons.within_run import compare_environments
+from envmatrix.stats.comparisons.environment_pairs import compare_environments
 from envmatrix.stats.effects import Flag
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.trials.user_program.file_digests import LARGEST_BYTES, changed_file_texts, program_files

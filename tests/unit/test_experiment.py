@@ -13,7 +13,7 @@ from envmatrix.matrix.parse import parse
 from envmatrix.plan.environment import all_libraries
 from envmatrix.results import RunFolder
 from envmatrix.system import bench_options, resource_paths
-from envmatrix.trials.experiment import snapshot_bench
+from envmatrix.trials.experiment_setup import snapshot_bench
 from envmatrix.trials.images import check_images_unchanged
 from envmatrix.trials.overrides import Overrides, apply_overrides
 from tests.synthetic import make_plan, make_run

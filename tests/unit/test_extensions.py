@@ -15,7 +15,7 @@ import pytest
 
 from envmatrix.__main__ import main
 from envmatrix.build.paths import project_paths
-from envmatrix.cli.parser import COMMANDS
+from envmatrix.cli.command_table import COMMANDS
 from envmatrix.engines.catalog import DEFAULT, ENGINES, find_engine
 from envmatrix.errors import InputError
 from envmatrix.launchers.catalog import LAUNCHERS

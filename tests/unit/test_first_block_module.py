@@ -9,8 +9,8 @@ import pytest
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Image
 from envmatrix.results import RunFolder
-from envmatrix.runner.budget_check import FirstBlockCheck
-from envmatrix.trials.experiment import Experiment
+from envmatrix.runner.first_block_warnings import FirstBlockCheck
+from envmatrix.trials.experiment_setup import Experiment
 from tests.synthetic import Machine, make_environment, make_plan, make_run, make_trials
 
 

@@ -13,7 +13,7 @@ from envmatrix.api.user_program.metric_choice import choose_metric
 from envmatrix.api.user_program.program_options import ProgramRequest
 from envmatrix.durations_and_sizes import as_duration, parse_duration
 from envmatrix.errors import InputError, NothingRanError
-from envmatrix.evidence.record import Record
+from envmatrix.evidence.trial_record import Record
 from envmatrix.matrix.parse import parse
 from envmatrix.matrix.template import FOR_ANY, FOR_TORCH
 from envmatrix.plan.environment import all_libraries

@@ -13,7 +13,7 @@ import pytest
 
 import envmatrix
 from envmatrix.__main__ import main
-from envmatrix.cli.parser import COMMANDS, _top_level_parser, command_parser
+from envmatrix.cli.command_table import COMMANDS, _top_level_parser, command_parser
 from envmatrix.errors import ExitCode, most_important_code
 from envmatrix.runner.reproduction.reproduced_effects import Reproduction
 from tests.synthetic import Machine, make_plan, make_run, write_run

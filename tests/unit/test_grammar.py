@@ -8,9 +8,9 @@ import subprocess
 import pytest
 
 from envmatrix.__main__ import main
-from envmatrix.cli.common import read_launcher_options
+from envmatrix.cli.command_table import COMMANDS, GROUPS, command_parser, parse
 from envmatrix.cli.completion import SHELLS
-from envmatrix.cli.parser import COMMANDS, GROUPS, command_parser, parse
+from envmatrix.cli.console_io import read_launcher_options
 from envmatrix.cli.shared_options import read_image_and_launcher
 from envmatrix.errors import InputError
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from envmatrix.api import images
+from envmatrix.api import locks_and_images
 from envmatrix.build.debian import packages
 from envmatrix.build.libraries import install_hints
 from envmatrix.build.python import pip, venvs
@@ -91,15 +91,15 @@ def test_what_is_made_beside_the_matrix_of_an_installed_package_is_made_where_it
         assert resource_paths.output_folder(package / "_project" / "matrix.yaml") == here
         assert resource_paths.output_folder(tmp_path / "mine" / "matrix.yaml") == tmp_path / "mine"
     (tmp_path / "matrix.yaml").write_text("version: 2\ninclude: envmatrix:malloc\nenvironments: {baseline: {}}\n")
-    monkeypatch.setattr(images, "output_folder", lambda _: here)
-    made = images.write_definitions(["baseline"], matrix=tmp_path / "matrix.yaml")
+    monkeypatch.setattr(locks_and_images, "output_folder", lambda _: here)
+    made = locks_and_images.write_definitions(["baseline"], matrix=tmp_path / "matrix.yaml")
     assert made
     assert {file.parent for file in made} == {here / "containers"}
     folders: list[Path] = []
     named = SimpleNamespace(start="run it")
     builder = SimpleNamespace(base=print, build_named=lambda *given: folders.append(given[2]) or named)
     monkeypatch.setattr("envmatrix.trials.images.open_engines", lambda names, _: dict.fromkeys(names, builder))
-    assert images.build(["baseline"], engine="docker", matrix=tmp_path / "matrix.yaml").starts == ("run it",)
+    assert locks_and_images.build(["baseline"], engine="docker", matrix=tmp_path / "matrix.yaml").starts == ("run it",)
     assert folders == [here / "containers"]
 
 

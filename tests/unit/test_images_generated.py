@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.api.images import definition_files
+from envmatrix.api.locks_and_images import definition_files
 from envmatrix.matrix import load
 from envmatrix.plan.environment import resolve_environment
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from envmatrix.build.debian import suites
+from envmatrix.build.debian import minimal_base
 from envmatrix.errors import EngineError
 
 STANZA = "Types: deb\n# a comment\nURIs: http://mirror.example/debian/\nSuites: bookworm\nComponents: main\n"
@@ -11,17 +11,17 @@ LINE = "deb [signed-by=/k.gpg arch=amd64] https://old.example/debian bookworm ma
 
 
 def test_both_forms_of_apt_sources_are_read_and_security_is_passed_over():
-    assert suites.mirrors_in([SECURITY, STANZA]) == ["http://mirror.example/debian"]
-    assert suites.mirrors_in(["# deb http://no.example x main\n" + LINE]) == ["https://old.example/debian"]
+    assert minimal_base.mirrors_in([SECURITY, STANZA]) == ["http://mirror.example/debian"]
+    assert minimal_base.mirrors_in(["# deb http://no.example x main\n" + LINE]) == ["https://old.example/debian"]
 
 
 def test_a_named_mirror_comes_first(monkeypatch):
-    monkeypatch.setenv(suites.VARIABLE, "http://mine.example/debian/")
-    assert suites.debian_mirror() == "http://mine.example/debian"
+    monkeypatch.setenv(minimal_base.VARIABLE, "http://mine.example/debian/")
+    assert minimal_base.debian_mirror() == "http://mine.example/debian"
 
 
 def test_where_none_is_known_it_says_how_to_name_one(monkeypatch):
-    monkeypatch.delenv(suites.VARIABLE, raising=False)
-    monkeypatch.setattr(suites, "os_release", dict)
+    monkeypatch.delenv(minimal_base.VARIABLE, raising=False)
+    monkeypatch.setattr(minimal_base, "os_release", dict)
     with pytest.raises(EngineError, match="no Debian mirror"):
-        suites.debian_mirror()
+        minimal_base.debian_mirror()

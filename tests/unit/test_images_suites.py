@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.build.debian.suites import options_for_old_lists
+from envmatrix.build.debian.minimal_base import options_for_old_lists
 
 
 @pytest.mark.skipif(shutil.which("apt-config") is None, reason="apt is not installed")

@@ -10,7 +10,7 @@ import pytest
 
 from envmatrix.__main__ import main
 from envmatrix.block import interrupts
-from envmatrix.cli import parser
+from envmatrix.cli import command_table
 from envmatrix.launchers.local import Here
 from envmatrix.results import RunFolder
 from envmatrix.runner import loop as runner
@@ -158,6 +158,6 @@ def test_a_signal_that_comes_as_the_report_is_written_ends_the_command_in_its_ow
     def told(arguments):
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(parser, "run_command", told)
+    monkeypatch.setattr(command_table, "run_command", told)
     assert main(["list"]) == 130
     assert "interrupted" in capsys.readouterr().err

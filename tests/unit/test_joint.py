@@ -124,7 +124,7 @@ def test_the_host_uses_the_arguments_of_the_page_and_no_others():
     over_nodes = set(re.findall(r"--(?:node-\w+|meet)", (ROOT / "envmatrix/block/srun.py").read_text()))
     assert plain | over_nodes == ARGUMENTS["run"]
     assert {"--record=", "evidence"} <= {
-        text.rpartition("{")[0] or text for text in texts(ROOT / "envmatrix/trials/environment_session.py")
+        text.rpartition("{")[0] or text for text in texts(ROOT / "envmatrix/trials/environment_for_commands.py")
     }
     assert {
         text[:-1] for text in texts(ROOT / "envmatrix/trials/data_preparation.py") if text.startswith("--")

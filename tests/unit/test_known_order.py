@@ -25,7 +25,7 @@ from envmatrix.stats.effect_estimation import estimate
 from envmatrix.stats.effects import Flag
 from envmatrix.stats.measurements import read_measurements
 from envmatrix.stats.meta_analysis.atlas import this_processor, work_digest
-from envmatrix.stats.meta_analysis.known_effects import KnownEffect, Situation, known_effects
+from envmatrix.stats.meta_analysis.effects_for_ordering import KnownEffect, Situation, known_effects
 from tests.synthetic import Machine, make_plan, make_run, write_run
 from tests.unit import test_first_look, test_tune_command
 from validation import simulated_tuning

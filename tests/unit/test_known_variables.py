@@ -20,7 +20,7 @@ from envmatrix.matrix.known_variables import (
 from envmatrix.matrix.parse import load, parse
 from envmatrix.plan.environment import Environment, Image, resolve_environment
 from envmatrix.trials.execution import drop_unread_variable_warnings
-from envmatrix.trials.verification import verify_evidence
+from envmatrix.trials.trial_evidence_verification import verify_evidence
 
 MATRIX = """version: 2
 factors:

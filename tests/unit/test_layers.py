@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.cli.parser import COMMANDS
+from envmatrix.cli.command_table import COMMANDS
 
 PACKAGE = Path(__file__).parents[2] / "envmatrix"
 #: A folder may import from itself and from earlier lines, but not from others on its own line.
@@ -185,10 +185,10 @@ def test_the_host_never_imports_what_runs_inside(package):
 #: Defaults of documents and of the Python interface, the key ``slurm:`` of matrix.yaml, a made-up arm, a plain "here",
 #: git's ssh, the program ssh on a command line.
 NAMED = {
-    ("envmatrix.matrix.model", "local"), ("envmatrix.results.run_json", "here"), ("envmatrix.matrix.parse", "slurm"),
+    ("envmatrix.matrix.model", "local"), ("envmatrix.results.run_model", "here"), ("envmatrix.matrix.parse", "slurm"),
     ("envmatrix.trials.new_run_options", "here"),
     ("envmatrix.cli.reproduce", "here"), ("envmatrix.api.reproduction_packs", "here"), ("envmatrix.api.runs", "here"),
-    ("envmatrix.api.environment_exec_and_export", "local"), ("envmatrix.api.images", "local"),
+    ("envmatrix.api.environment_exec_and_export", "local"), ("envmatrix.api.locks_and_images", "local"),
     ("envmatrix.trials.feasibility", "slurm"),  # whose srun a level may name
     ("envmatrix.build.images.labels", "ssh"), ("envmatrix.trials.user_program.command_line_check", "ssh"),
 }  # fmt: skip

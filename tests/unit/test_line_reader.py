@@ -9,7 +9,7 @@ import pytest
 
 from envmatrix.errors import StoreError
 from envmatrix.results.trial import Trial, TrialFacts, trial_from_line
-from envmatrix.results.trial_lines import LineReader, read_facts
+from envmatrix.results.trial_line_reader import LineReader, read_facts
 from envmatrix.stats import measurements
 from envmatrix.stats.measurements import _row, fold_trials, read_measurements
 from tests.synthetic import Machine, make_plan, make_trials, write_run

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from envmatrix.__main__ import main
-from envmatrix.api import run_reports
+from envmatrix.api import run_results
 from envmatrix.api.mcp_tools import MOST_CHARACTERS, ServedRuns, _bench_arguments
 from envmatrix.api.runs import load
-from envmatrix.cli.parser import parse
+from envmatrix.cli.command_table import parse
 from envmatrix.errors import InputError
 from envmatrix.report.formats.json_file import summary_to_json
 from envmatrix.results import RunFolder
@@ -110,10 +110,10 @@ def test_an_agent_gets_what_the_commands_print(runs):
     whole = json.loads(json.dumps(summary_to_json(load("one", results=results).summary)))
     assert {name: value for name, value in report.items() if name != "left_out"}.items() <= whole.items()
     assert report["best"][0]["environment"] == "fast"
-    why, silent = run_reports.explain("one", "fast", results=results)
+    why, silent = run_results.explain("one", "fast", results=results)
     assert explained == json.loads(json.dumps({"why": [to_json(one) for one in why], "not_explained": silent}))
     assert compared == json.loads(
-        json.dumps(run_reports.compare("one", environments="baseline,fast", allowed="3%", results=results).to_json())
+        json.dumps(run_results.compare("one", environments="baseline,fast", allowed="3%", results=results).to_json())
     )
     assert two["comparisons"]
     assert errors == ""

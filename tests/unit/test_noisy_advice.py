@@ -13,7 +13,7 @@ from envmatrix.durations_and_sizes import LONGEST_S, MOST_BLOCKS
 from envmatrix.report.headline import control_doubt
 from envmatrix.report.report_data import summarise_measurements
 from envmatrix.results import trial_of
-from envmatrix.runner.budget_check import FirstBlockCheck, budget_too_short_text
+from envmatrix.runner.first_block_warnings import FirstBlockCheck, budget_too_short_text
 from envmatrix.runner.running_estimate import total_blocks_for_width
 from envmatrix.stats.comparisons.result import ArmComparison
 from envmatrix.stats.effects import Effect

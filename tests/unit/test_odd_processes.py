@@ -10,13 +10,13 @@ import pytest
 
 from envmatrix.evidence import checks
 from envmatrix.evidence.notices import process_speed_problems
-from envmatrix.evidence.record import read_evidence
+from envmatrix.evidence.trial_record import read_evidence
 from envmatrix.plan.environment import Environment, Image
 from envmatrix.report.report_data import summarise_measurements
 from envmatrix.report.warning import WarningKind
 from envmatrix.stats.measurements import fold_trials
-from envmatrix.trials.user_program.shell_variables import describe_shell_variables
-from envmatrix.trials.verification import verify_evidence
+from envmatrix.trials.trial_evidence_verification import verify_evidence
+from envmatrix.trials.user_program.passed_variables import describe_shell_variables
 from tests.synthetic import Machine, make_plan, make_run, make_trials
 from tests.unit.test_proof import evidence_of
 

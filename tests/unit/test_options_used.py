@@ -1,4 +1,4 @@
-"""Every option of a command reaches something: ``common.call`` passes options on by name, which types cannot check."""
+"""Every option of a command reaches something: types cannot check what ``console_io.call`` passes on by name."""
 
 import ast
 import importlib
@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from envmatrix import cli
-from envmatrix.cli.parser import COMMANDS, command_parser
+from envmatrix.cli.command_table import COMMANDS, command_parser
 
 #: Modules whose functions read options for several commands.
 SHARED = ("progress_and_result", "shared_options")
 
 
 def called(tree: ast.Module) -> Iterator[object]:
-    """Yield the functions and classes that a module calls by ``common.call``."""
+    """Yield the functions and classes that a module calls by ``console_io.call``."""
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     modules = {name.asname or name.name: (node.module, name.name) for node in imports for name in node.names}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "common.call":
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "console_io.call":
             first, *attributes = ast.unparse(node.args[0]).split(".")
             module, name = modules[first]
             found = getattr(importlib.import_module(module), name, None) or importlib.import_module(f"{module}.{name}")

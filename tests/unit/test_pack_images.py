@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.build.debian.suites import SOURCE_DATE_EPOCH
+from envmatrix.build.debian.minimal_base import SOURCE_DATE_EPOCH
 from envmatrix.engines.base import Prepared
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import InputError, StoreError

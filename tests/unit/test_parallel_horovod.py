@@ -34,7 +34,7 @@ def started(fake, rank, world, monkeypatch):
     torch = pytest.importorskip("torch")
     from bench.devices import Cpu
     from bench.parallel import horovod_strategy
-    from bench.process_place import Place
+    from bench.rank_and_device import Place
 
     package = ModuleType("horovod")
     package.torch = fake

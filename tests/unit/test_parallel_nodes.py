@@ -9,10 +9,10 @@ import pytest
 
 from bench import options as workload_options
 from bench.errors import BenchError, RunError
-from bench.parallel import launch, nodes
+from bench.parallel import launch, node_coordination
 from envmatrix.evidence import checks
-from envmatrix.evidence.record import read_evidence
-from envmatrix.trials.verification import contradicting_ranks, verify_evidence
+from envmatrix.evidence.trial_record import read_evidence
+from envmatrix.trials.trial_evidence_verification import contradicting_ranks, verify_evidence
 from tests.synthetic import make_environment
 
 
@@ -21,7 +21,7 @@ def options(**chosen):
 
 
 def node(folder, index, count=2):
-    return nodes.Node(index, count, f"n{index}", "localhost", 29500, str(folder / "record.json.nodes"))
+    return node_coordination.Node(index, count, f"n{index}", "localhost", 29500, str(folder / "record.json.nodes"))
 
 
 def test_ranks_are_shared_out_in_the_order_of_the_nodes(tmp_path):
@@ -57,16 +57,19 @@ def test_half_an_answer_is_none(tmp_path):
 
 def test_the_node_that_lost_its_peer_waits_for_the_one_that_knows_and_both_say_the_same(tmp_path):
     first, second = node(tmp_path, 0), node(tmp_path, 1)
-    late = threading.Timer(0.3, second.settle, (nodes.KILLED, "rank 1 on node n1 was killed"))
+    late = threading.Timer(0.3, second.settle, (node_coordination.KILLED, "rank 1 on node n1 was killed"))
     late.start()
-    assert first.settle(nodes.LOST_A_PEER, "rank 0: Connection closed by peer") == "rank 1 on node n1 was killed"
+    assert (
+        first.settle(node_coordination.LOST_A_PEER, "rank 0: Connection closed by peer")
+        == "rank 1 on node n1 was killed"
+    )
     late.join()
-    assert second.settle(nodes.KILLED, "rank 1 on node n1 was killed") == "rank 1 on node n1 was killed"
+    assert second.settle(node_coordination.KILLED, "rank 1 on node n1 was killed") == "rank 1 on node n1 was killed"
 
 
 def test_a_node_that_hears_nothing_tells_what_it_saw_itself(tmp_path, monkeypatch):
-    monkeypatch.setattr(nodes, "_VERDICT_S", 0.2)
-    assert node(tmp_path, 0).settle(nodes.LOST_A_PEER, "my own words") == "my own words"
+    monkeypatch.setattr(node_coordination, "_VERDICT_S", 0.2)
+    assert node(tmp_path, 0).settle(node_coordination.LOST_A_PEER, "my own words") == "my own words"
 
 
 def test_an_error_of_a_supervisor_reaches_the_first_node(tmp_path):
@@ -94,7 +97,7 @@ def test_a_wrong_start_is_one_clear_line(tmp_path, given, words):
     arguments = {"node_rank": 0, "meet": "h:1", "node_name": None, "record": str(tmp_path / "r"), **given}
     chosen = options(nodes=given.get("nodes", 2), processes=given.get("processes", 2))
     with pytest.raises((BenchError, workload_options.OptionError), match=words):
-        nodes.from_arguments(SimpleNamespace(**arguments), chosen)
+        node_coordination.from_arguments(SimpleNamespace(**arguments), chosen)
 
 
 def test_ways_that_cannot_be_spread_over_nodes_are_refused():
@@ -113,7 +116,9 @@ class Store(dict):
 def test_the_interface_is_the_one_that_reaches_the_first_node():
     store = Store()
     meet = {"host": "localhost", "port": 29500, "node": "n", "first": False}
-    assert nodes.interface(store, meet) == nodes.interface(store, {**meet, "first": True}) == "lo"
+    assert (
+        node_coordination.interface(store, meet) == node_coordination.interface(store, {**meet, "first": True}) == "lo"
+    )
     assert store["envmatrix/first-node"] == socket.gethostbyname("localhost").encode()
 
 

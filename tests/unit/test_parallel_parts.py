@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bench import options as workload_options
 from bench.errors import BenchError, RunError
 from bench.evidence import collectives, onednn
-from bench.parallel import derived_options, launch, rank_processes
+from bench.parallel import device_and_learning_rate, launch, rank_processes
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,16 +25,16 @@ def options(**chosen):
 @pytest.mark.parametrize("text", ["0", "-1", "two", "", "1.5", "99999", "\u00b2"])
 def test_a_bad_number_of_processes_in_the_environment_is_refused(text):
     with pytest.raises(workload_options.OptionError, match="BENCH_PROCESSES"):
-        derived_options.processes(options(parallel="ddp"), {"BENCH_PROCESSES": text})
+        device_and_learning_rate.processes(options(parallel="ddp"), {"BENCH_PROCESSES": text})
 
 
 def test_the_option_wins_over_the_variable_and_single_process_ways_ignore_both():
     variables = {"BENCH_PROCESSES": "4"}
-    assert derived_options.processes(options(parallel="ddp"), variables) == 4
-    assert derived_options.processes(options(parallel="ddp", processes=3), variables) == 3
-    assert derived_options.processes(options(parallel="ddp"), {}) == 2
-    assert derived_options.processes(options(parallel="pipeline"), variables) == 1
-    assert derived_options.processes(options(), variables) == 1
+    assert device_and_learning_rate.processes(options(parallel="ddp"), variables) == 4
+    assert device_and_learning_rate.processes(options(parallel="ddp", processes=3), variables) == 3
+    assert device_and_learning_rate.processes(options(parallel="ddp"), {}) == 2
+    assert device_and_learning_rate.processes(options(parallel="pipeline"), variables) == 1
+    assert device_and_learning_rate.processes(options(), variables) == 1
 
 
 @pytest.mark.parametrize(
@@ -49,8 +49,8 @@ def test_the_option_wins_over_the_variable_and_single_process_ways_ignore_both()
 )
 def test_batch_and_learning_rate_scaling_are_explicit(scope, scaling, batch, rate):
     chosen = options(parallel="ddp", batch_scope=scope, learning_rate_scaling=scaling)
-    assert derived_options.effective_batch(chosen, 4) == batch
-    assert derived_options.learning_rate(chosen, 4) == pytest.approx(rate)
+    assert device_and_learning_rate.effective_batch(chosen, 4) == batch
+    assert device_and_learning_rate.learning_rate(chosen, 4) == pytest.approx(rate)
 
 
 @given(st.integers(1, 500), st.integers(1, 64), st.integers(1, 9))
@@ -155,10 +155,10 @@ def read(path):
 @pytest.mark.parametrize("autocast", ["none", "bfloat16", "float16"])
 def test_the_check_against_one_process_catches_half_a_gradient_and_a_shard_twice(autocast, one_thread):
     torch = pytest.importorskip("torch")
-    from bench import feeds, models, steps, timing
+    from bench import feeds, models, steps, timed_loop
     from bench.devices import Cpu
-    from bench.parallel import one_process_comparison
-    from bench.process_place import Place
+    from bench.parallel import loss_equality_check
+    from bench.rank_and_device import Place
 
     chosen = options(verify_steps=4, batch_size=16, autocast=autocast)
     samples, place = Random(torch), Place(Cpu())
@@ -171,20 +171,20 @@ def test_the_check_against_one_process_catches_half_a_gradient_and_a_shard_twice
         source = feeds.in_memory(samples, chosen, 16, place)
         if wrong == "a shard twice":
             source = (feeds.Batch(doubled(images), doubled(labels), total) for images, labels, total in source)
-        loop = timing.Loop(source, place, timing.Length(checked=4, warm_up=0, timed=1, epoch=0))
-        timing.drive(steps.Trainer(model, model, optimizer, chosen, place), loop)
+        loop = timed_loop.Loop(source, place, timed_loop.Length(checked=4, warm_up=0, timed=1, epoch=0))
+        timed_loop.drive(steps.Trainer(model, model, optimizer, chosen, place), loop)
         return loop.end().losses
 
     reference, allowed = (
-        one_process_comparison.one_process_losses(samples, chosen, 1),
-        one_process_comparison.tolerance(chosen, "cpu"),
+        loss_equality_check.one_process_losses(samples, chosen, 1),
+        loss_equality_check.tolerance(chosen, "cpu"),
     )
-    assert one_process_comparison.check_losses_equal(losses(None), reference, allowed)["steps"] == 4
+    assert loss_equality_check.check_losses_equal(losses(None), reference, allowed)["steps"] == 4
     for mistake in ("half a gradient", "a shard twice"):
         with pytest.raises(RunError, match="not equal to one process"):
-            one_process_comparison.check_losses_equal(losses(mistake), reference, allowed)
+            loss_equality_check.check_losses_equal(losses(mistake), reference, allowed)
     with pytest.raises(RunError, match="not equal to one process"):
-        one_process_comparison.check_losses_equal([float("nan")] * 4, reference, 1.0)
+        loss_equality_check.check_losses_equal([float("nan")] * 4, reference, 1.0)
 
 
 def doubled(rows):
@@ -207,16 +207,16 @@ class Random:
 def test_a_cut_network_gives_the_scores_of_the_whole_one_and_passes_errors_on(way, batch):
     torch = pytest.importorskip("torch")
     from bench import models
-    from bench.parallel import pipeline
+    from bench.parallel import threaded_networks
 
     model = models.build(options(), (1, 28, 28), 10)
     images = torch.rand(batch, 1, 28, 28)
     whole = model(images)
     cpu = torch.device("cpu")
     cut = (
-        pipeline.Pipeline([model.features, model.classifier], [cpu, cpu], 3)
+        threaded_networks.Pipeline([model.features, model.classifier], [cpu, cpu], 3)
         if way == "pipeline"
-        else pipeline.ThreadedDataParallel(model, 2)
+        else threaded_networks.ThreadedDataParallel(model, 2)
     )
     assert torch.allclose(cut(images), whole, atol=1e-5)
     with torch.no_grad():
@@ -229,7 +229,7 @@ def test_an_empty_share_adds_nothing_and_breaks_nothing():
     torch = pytest.importorskip("torch")
     from bench import models, steps
     from bench.devices import Cpu
-    from bench.process_place import Place
+    from bench.rank_and_device import Place
     from bench.steps import Batch
 
     model = models.build(options(), (1, 28, 28), 10)
@@ -245,7 +245,7 @@ def test_shares_of_unequal_size_have_the_gradients_of_the_whole_batch(accumulati
     torch = pytest.importorskip("torch")
     from bench import models, steps
     from bench.devices import Cpu
-    from bench.process_place import Place
+    from bench.rank_and_device import Place
     from bench.steps import Batch
 
     chosen = options(accumulation=accumulation, model="lenet5")
@@ -269,14 +269,14 @@ def test_shares_of_unequal_size_have_the_gradients_of_the_whole_batch(accumulati
 
 def test_batch_norm_is_named_as_what_makes_shares_unequal():
     torch = pytest.importorskip("torch")
-    from bench.parallel import one_process_comparison
+    from bench.parallel import loss_equality_check
 
     model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2))
-    one_process_comparison.check_comparable(model, options(parallel="ddp"))
-    one_process_comparison.check_comparable(model, options(verify_steps=1))
+    loss_equality_check.check_comparable(model, options(parallel="ddp"))
+    loss_equality_check.check_comparable(model, options(verify_steps=1))
     for shared in ({"parallel": "ddp"}, {"accumulation": 2}):
         with pytest.raises(BenchError, match="BatchNorm2d sees its share"):
-            one_process_comparison.check_comparable(model, options(verify_steps=1, **shared))
+            loss_equality_check.check_comparable(model, options(verify_steps=1, **shared))
 
 
 VERBOSE = """\

@@ -19,7 +19,7 @@ from envmatrix.report.warning import WarningKind
 from envmatrix.results import RunFolder
 from envmatrix.runner import loop as runner
 from envmatrix.stats.comparisons.between_runs import compare_runs
-from envmatrix.stats.comparisons.within_run import compare_environments
+from envmatrix.stats.comparisons.environment_pairs import compare_environments
 from envmatrix.stats.measurements import fold_trials, read_measurements
 from envmatrix.stats.stopping.plan_deviations import skipped_slots
 from envmatrix.trials import orphans

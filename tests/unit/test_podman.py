@@ -14,14 +14,14 @@ import pytest
 
 from envmatrix.build.cache import Cache
 from envmatrix.build.paths import BuildPaths
-from envmatrix.engines import docker_client
+from envmatrix.engines import docker_api
 from envmatrix.engines.base import Limits
 from envmatrix.engines.catalog import choose_engine
 from envmatrix.engines.docker import DockerEngine, _container_user, container_config
-from envmatrix.engines.docker_client import podman_host
+from envmatrix.engines.docker_api import podman_host
 from envmatrix.engines.podman import PodmanEngine
 from envmatrix.errors import EngineError
-from envmatrix.launchers import software_checks
+from envmatrix.launchers import doctor_software_checks
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm
 from envmatrix.plan.environment import Environment, Image
@@ -91,13 +91,13 @@ def test_docker_does_not_take_podmans_socket_and_names_the_engine_that_does(
     sockets: tuple[Path, Path], tmp_path: Path
 ) -> None:
     for path in sockets:
-        assert "use `--engine podman`" in str(docker_client.why_not())
+        assert "use `--engine podman`" in str(docker_api.why_not())
         path.unlink()
-    assert "install Docker or Podman" in str(docker_client.why_not())
+    assert "install Docker or Podman" in str(docker_api.why_not())
     program = tmp_path / "bin" / "podman"
     program.write_text("")
     program.chmod(0o755)
-    reason = str(docker_client.why_not())
+    reason = str(docker_api.why_not())
     assert reason.startswith(f"nothing listens at unix://{tmp_path}/docker.sock")
     assert "use `--engine podman`" in reason
 
@@ -129,7 +129,7 @@ def test_storage_that_copies_whole_images_is_told_before_it_is_waited_for(
         use_client(monkeypatch, Driver=driver)
         said: list[str] = []
         engine.prepare(Image("mine"), (), said.append)
-        findings = list(software_checks.check_podman(Path("/")))
+        findings = list(doctor_software_checks.check_podman(Path("/")))
         assert [finding.found for finding in findings] == [line.splitlines()[0] for line in said]
         assert bool(said) == told
     assert "copies the whole image" in said[0]

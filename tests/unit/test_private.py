@@ -15,16 +15,16 @@ from bench import recorded_variables
 from bench.evidence import program_from_outside
 from bench.evidence.process_tree_watch import Program
 from envmatrix.build.images.definitions import environment_variables
-from envmatrix.cli import parser
+from envmatrix.cli import command_table
 from envmatrix.evidence.evidence_models import Evidence
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.parse import MatrixError, load, parse
 from envmatrix.results import RunFolder, trial_of
 from envmatrix.results.anonymize import Anonymizer
 from envmatrix.trials import execution
-from envmatrix.trials.experiment import create_experiment
+from envmatrix.trials.experiment_setup import create_experiment
 from envmatrix.trials.new_run_options import NewRun
-from envmatrix.trials.verification import contradicting_variables, verify_evidence
+from envmatrix.trials.trial_evidence_verification import contradicting_variables, verify_evidence
 from tests.synthetic import make_environment, make_plan, make_run
 
 ROOT = Path(__file__).parents[2]
@@ -220,15 +220,15 @@ def test_a_word_of_the_command_line_that_is_no_utf_8_loses_no_run(tmp_path):
 @pytest.mark.parametrize("kept", [True, False])
 def test_hosts_are_called_what_they_are_called_only_where_that_is_asked_for(tmp_path, monkeypatch, kept):
     run = make_run(make_plan(("tuned",)))
-    monkeypatch.setattr("envmatrix.trials.experiment._prepare_sides", lambda *_: ({}, {}, {}))
-    monkeypatch.setattr("envmatrix.trials.experiment.prepare_data_sets", lambda *_: run.workloads)
+    monkeypatch.setattr("envmatrix.trials.experiment_setup._prepare_sides", lambda *_: ({}, {}, {}))
+    monkeypatch.setattr("envmatrix.trials.experiment_setup.prepare_data_sets", lambda *_: run.workloads)
     (tmp_path / "m.yaml").write_text(MATRIX)
     matrix = load(tmp_path / "m.yaml")
     host = replace(make_run(make_plan(())).host, name="vm9")
     begun = create_experiment(matrix, matrix.designs["d"], ("local",), NewRun(tmp_path, host_names=kept), host)
     assert RunFolder(begun.folder.path).load().host.name == ("vm9" if kept else "node-1")
     assert RunFolder(begun.folder.path).load().design.schedule == "sequential", "its wall time is all there is"
-    arguments = parser.parse(["bench", *(["--host-names"] if kept else [])])
+    arguments = command_table.parse(["bench", *(["--host-names"] if kept else [])])
     assert arguments.host_names is kept
 
 

@@ -13,7 +13,7 @@ from envmatrix.plan.environment import Image
 from envmatrix.system import bench_options
 from envmatrix.trials.execution import base_variables, trial_variables
 from envmatrix.trials.user_program.failure_hints import find_failure_hints, outside_path_hint
-from envmatrix.trials.user_program.shell_variables import (
+from envmatrix.trials.user_program.passed_variables import (
     check_passed_variables,
     dropped_variables_hint,
     missing_module_name,

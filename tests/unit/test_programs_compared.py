@@ -17,10 +17,10 @@ from envmatrix.report.formats.junit import to_junit
 from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.formats.terminal import print_summary
 from envmatrix.report.report_data import summarise_measurements
-from envmatrix.stats.comparisons.within_run import compare_environments
+from envmatrix.stats.comparisons.environment_pairs import compare_environments
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.system.resource_paths import default_matrix
-from envmatrix.trials.experiment import make_design_arms
+from envmatrix.trials.experiment_setup import make_design_arms
 from tests.synthetic import Machine, make_plan, make_run, make_trials
 
 ARMS = make_arms((), ("ddp",), ("local",), "baseline", ("single", "fsdp"))

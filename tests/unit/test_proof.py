@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.evidence import process_tree_watch, program_from_outside, working_programs
+from bench.evidence import command_programs, process_tree_watch, program_from_outside
 from envmatrix.evidence import notices
-from envmatrix.evidence.record import read_evidence
+from envmatrix.evidence.trial_record import read_evidence
 from envmatrix.trials.execution import recorded_packages_variable
-from envmatrix.trials.verification import verify_evidence
+from envmatrix.trials.trial_evidence_verification import verify_evidence
 from tests.proving import PYTHON, ROOT, TORCH, compiled, environment, evidence_of
 from tests.watched import work
 
@@ -203,7 +203,7 @@ def test_what_was_read_before_the_loader_had_mapped_anything_is_no_contradiction
     ended.look(pid, 0.0)  # it still exists, but has released everything
     os.waitpid(pid, 0)
     for program in (met, ended):
-        seen = read_evidence(working_programs._program_evidence(program))
+        seen = read_evidence(command_programs._program_evidence(program))
         said = verify_evidence(environment([library], {"malloc": "libmemusage"}, {"A": "1"}), seen)
         assert said.wrong == ()
         assert any("its libraries could not be read" in text for text in said.unproven)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from envmatrix.evidence.record import read_evidence
-from envmatrix.trials.verification import verify_evidence
+from envmatrix.evidence.trial_record import read_evidence
+from envmatrix.trials.trial_evidence_verification import verify_evidence
 from tests.proving import PYTHON, TORCH, compiled, environment, evidence_of
 from tests.watched import work
 

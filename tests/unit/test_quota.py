@@ -3,15 +3,15 @@
 import pytest
 
 from envmatrix.api.machine_checks import check_cpu_quota, tightest_quota
-from envmatrix.evidence.effective_settings import settled
-from envmatrix.evidence.record import read_evidence
+from envmatrix.evidence.settings_fingerprint import settled
+from envmatrix.evidence.trial_record import read_evidence
 from envmatrix.matrix import load
 from envmatrix.plan.environment import resolve_environment
 from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.report_data import summarise_measurements
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.trials.execution import process_limits
-from envmatrix.trials.verification import verify_evidence
+from envmatrix.trials.trial_evidence_verification import verify_evidence
 from tests.synthetic import Machine, make_plan, make_run, make_trials
 
 MATRIX = """

@@ -8,7 +8,7 @@ import pytest
 from bench import evidence as written
 from bench.evidence import machine, onednn, process_tree_watch, program_from_outside
 from envmatrix.evidence.evidence_models import Evidence, OneDnn
-from envmatrix.evidence.record import Record, RecordError, read_evidence, read_record
+from envmatrix.evidence.trial_record import Record, RecordError, read_evidence, read_record
 from envmatrix.system.regular_files import read_lines
 from tests.committed import REFERENCES
 from tests.unknown_keys import unknown_keys

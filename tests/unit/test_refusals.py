@@ -10,11 +10,11 @@ import pytest
 
 from bench.parallel import observed
 from envmatrix.evidence import checks
-from envmatrix.evidence.record import read_evidence
+from envmatrix.evidence.trial_record import read_evidence
 from envmatrix.matrix import load
 from envmatrix.plan.environment import Environment, Image
 from envmatrix.system.resource_paths import default_matrix
-from envmatrix.trials.verification import verify_evidence
+from envmatrix.trials.trial_evidence_verification import verify_evidence
 
 ROOT = Path(__file__).parents[2]
 SHOW = "import json; from bench.evidence import malloc; print(json.dumps(malloc.collect()))"

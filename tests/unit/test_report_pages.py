@@ -11,7 +11,7 @@ from envmatrix.report.formats.history_page import history_views
 from envmatrix.report.formats.history_page import to_html as history_html
 from envmatrix.report.formats.html_file import code_markup, to_html
 from envmatrix.report.report_data import summarise_measurements
-from envmatrix.report.tables.verified_values import differing_and_shared_evidence
+from envmatrix.report.tables.evidence_differences import differing_and_shared_evidence
 from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder
 from envmatrix.stats.history import History, Point, Series, read_history

@@ -29,7 +29,7 @@ from envmatrix.report.tables.columns import columns_of
 from envmatrix.report.warning import RunWarning, WarningKind, one_per_cause
 from envmatrix.runner.reproduction.reproduced_effects import compare_reproduction
 from envmatrix.stats.best_environment import Choice
-from envmatrix.stats.comparisons.within_run import compare_environments
+from envmatrix.stats.comparisons.environment_pairs import compare_environments
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.metrics import MEMORY, METRICS, THROUGHPUT, VALUE
 from envmatrix.stats.nodes import NodeReport, NodeRow

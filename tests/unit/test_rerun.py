@@ -25,7 +25,7 @@ from envmatrix.runner import loop
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.inference.maxt import student_quantile
 from envmatrix.stats.inference.standard_errors import LONGER
-from envmatrix.trials import experiment, images
+from envmatrix.trials import experiment_setup, images
 from envmatrix.trials.missing_image_retry import rebuild_image
 from envmatrix.trials.new_run_options import NewRun
 from envmatrix.trials.overrides import Overrides
@@ -72,7 +72,7 @@ def two(tmp_path, monkeypatch):
     """Return a project with two folders, each with a matrix and a lock with the same name."""
     monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(images, "find_engine", lambda name, places: FromLocks(places, name))
-    monkeypatch.setattr(experiment, "prepare_data_sets", lambda workloads, *_: dict(workloads))
+    monkeypatch.setattr(experiment_setup, "prepare_data_sets", lambda workloads, *_: dict(workloads))
     monkeypatch.chdir(tmp_path)
     for side, version in (("before", "2.12"), ("after", "2.13")):
         locks = tmp_path / side / "containers" / "locks"

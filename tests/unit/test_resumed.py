@@ -24,7 +24,7 @@ from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder
 from envmatrix.runner.loop import RunEnding
 from envmatrix.stats.measurements import fold_trials
-from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.experiment_setup import Experiment
 from envmatrix.trials.new_run_options import NewRun
 from envmatrix.trials.resume_overrides import apply_resume_changes
 from envmatrix.version import __version__

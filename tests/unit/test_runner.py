@@ -14,7 +14,7 @@ from envmatrix.launchers.local import Here
 from envmatrix.matrix.model import Workload
 from envmatrix.results import RunFolder
 from envmatrix.runner import loop as runner
-from envmatrix.runner.budget_check import budget_too_short_text
+from envmatrix.runner.first_block_warnings import budget_too_short_text
 from envmatrix.trials import orphans
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, make_run, make_trials
 

@@ -18,7 +18,7 @@ from envmatrix.evidence.checks import parse_claim
 from envmatrix.matrix.parse import parse
 from envmatrix.plan.environment import build_environment
 from envmatrix.system.process import Exit
-from envmatrix.trials.environment_session import Session
+from envmatrix.trials.environment_for_commands import Session
 
 MATRIX = """
 version: 1

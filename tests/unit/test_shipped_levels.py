@@ -4,9 +4,9 @@ import pytest
 
 from bench.evidence import onednn
 from envmatrix.evidence.dotted_paths import SHORT_PATHS
-from envmatrix.evidence.effective_settings import settled
-from envmatrix.evidence.record import read_evidence
-from envmatrix.trials.verification import verify_evidence
+from envmatrix.evidence.settings_fingerprint import settled
+from envmatrix.evidence.trial_record import read_evidence
+from envmatrix.trials.trial_evidence_verification import verify_evidence
 from tests.shipped_levels import ALREADY, environment, levels, matrix, unverified
 
 #: Evidence that only repeats a setting and does not show its effect.

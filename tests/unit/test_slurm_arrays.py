@@ -16,7 +16,7 @@ from envmatrix.launchers.block_files import BlockFolder
 from envmatrix.launchers.block_start import copy_package
 from envmatrix.launchers.pending_block import PendingBlock
 from envmatrix.launchers.slurm.client import SlurmClient, queued_job, read_queue
-from envmatrix.launchers.slurm.job_state import explain_loss, job_of
+from envmatrix.launchers.slurm.job_loss import explain_loss, job_of
 from envmatrix.launchers.slurm.launcher import SlurmLauncher
 from envmatrix.launchers.slurm.script import BlockJob, block_array_script, block_script
 from envmatrix.matrix import Slurm

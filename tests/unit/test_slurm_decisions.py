@@ -23,13 +23,13 @@ from envmatrix.launchers.slurm.client import (
     read_nodes,
     read_queue,
 )
-from envmatrix.launchers.slurm.job_state import clock_offset, explain_loss, held_by_somebody, not_started
+from envmatrix.launchers.slurm.job_loss import clock_offset, explain_loss, held_by_somebody, not_started
 from envmatrix.launchers.slurm.launcher import SlurmLauncher
 from envmatrix.matrix.model import Workload
 from envmatrix.results import RunFolder, trial_of
 from envmatrix.system.process import Exit
-from envmatrix.trials.batches import TrialGrouper
-from envmatrix.trials.experiment import resolve_on_host
+from envmatrix.trials.concurrent_trial_groups import TrialGrouper
+from envmatrix.trials.experiment_setup import resolve_on_host
 from tests.synthetic import make_design, make_environment, make_plan, mixed_plan
 from tests.unit.test_turns import experiment as turning
 

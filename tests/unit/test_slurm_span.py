@@ -14,7 +14,7 @@ from envmatrix.launchers.block_files import BlockFolder
 from envmatrix.launchers.block_start import copy_package
 from envmatrix.launchers.catalog import LAUNCHERS, check_span
 from envmatrix.launchers.slurm.client import expand, queued_job, read_queue
-from envmatrix.launchers.slurm.job_state import explain_loss
+from envmatrix.launchers.slurm.job_loss import explain_loss
 from envmatrix.launchers.slurm.launcher import nodes_of_block
 from envmatrix.launchers.slurm.script import BlockJob, block_script
 from envmatrix.matrix import Slurm

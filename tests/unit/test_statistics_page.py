@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.block import memory
+from envmatrix.block import available_memory
 from envmatrix.matrix.model import Design
 from envmatrix.stats import best_environment
 from envmatrix.stats.attribution import contrasts
@@ -124,7 +124,7 @@ MINUTES = standard_errors.LEAST_PHASES * standard_errors.PHASE_S / 60
         (
             "interleaving",
             f"({interleaving_eligibility.DEFAULT_PROCESS_BYTES // 2**30} GiB if it is not known yet) must fit into "
-            f"{NUMBERS[round(5 * memory._MEMORY_SHARE)]} fifths of the free memory",
+            f"{NUMBERS[round(5 * available_memory._MEMORY_SHARE)]} fifths of the free memory",
         ),
     ],
 )

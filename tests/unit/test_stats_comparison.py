@@ -15,8 +15,8 @@ from envmatrix.errors import ExitCode, InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.results import RunFolder
 from envmatrix.stats.comparisons.between_runs import comparability_problems, compare_runs, is_same_setup
+from envmatrix.stats.comparisons.environment_pairs import compare_environments
 from envmatrix.stats.comparisons.result import blocks_needed, status_of
-from envmatrix.stats.comparisons.within_run import compare_environments
 from envmatrix.stats.effect_estimation import estimate
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.inference.welch import mean_of_logs, quotient

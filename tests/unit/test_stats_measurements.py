@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from envmatrix.api.result import Result
-from envmatrix.api.run_reports import write_report
+from envmatrix.api.run_results import write_report
 from envmatrix.errors import StoreError
 from envmatrix.evidence.dotted_paths import Kind, kind_of
 from envmatrix.results import RunFolder, Trial
-from envmatrix.results.trial_lines import LineReader
+from envmatrix.results.trial_line_reader import LineReader
 from envmatrix.stats.effect_estimation import estimate
 from envmatrix.stats.effects import Flag
-from envmatrix.stats.evidence_texts import EVIDENCE
+from envmatrix.stats.evidence_text_cache import EVIDENCE
 from envmatrix.stats.measurements import MeasurementBuilder, fold_trials, read_measurements
 from envmatrix.stats.selftest import false_alarm_rate, relabelled_false_alarms, simulated_false_alarms
 from tests.synthetic import Machine, make_plan, make_trials, write_run

@@ -18,7 +18,7 @@ from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.formats.terminal import print_summary
 from envmatrix.report.report_data import summarise_measurements
 from envmatrix.report.warning import WarningKind
-from envmatrix.stats.comparisons.within_run import compare_environments
+from envmatrix.stats.comparisons.environment_pairs import compare_environments
 from envmatrix.stats.effect_estimation import between, estimate, invert_effect
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.inference import standard_errors

@@ -18,8 +18,8 @@ from envmatrix.report.report_data import summarise
 from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder
 from envmatrix.runner.running_estimate import RunningEstimate
+from envmatrix.stats.comparisons.environment_pairs import compare_environments
 from envmatrix.stats.comparisons.replication import compare_effects
-from envmatrix.stats.comparisons.within_run import compare_environments
 from envmatrix.stats.effect_estimation import between, estimate
 from envmatrix.stats.history import read_history
 from envmatrix.stats.measurements import first_blocks

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 import envmatrix
-from envmatrix.api.run_reports import figure, write_report
+from envmatrix.api.run_results import figure, write_report
 from envmatrix.errors import InputError
 from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.formats.terminal import print_summary
@@ -25,7 +25,7 @@ from envmatrix.stats.inference.maxt import critical_value
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.stopping import alpha_spending
 from envmatrix.stats.stopping.alpha_spending import confidence_level, interim_analysis_blocks
-from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.experiment_setup import Experiment
 from envmatrix.trials.resume_overrides import apply_resume_changes
 from tests.synthetic import Machine, make_plan, make_trials, write_run
 from validation.simulated import absolute_t, over_two_copies, trials_of

@@ -8,11 +8,11 @@ import pytest
 
 import envmatrix
 from envmatrix.errors import ExitCode
-from envmatrix.plan import steady_state_allocation
-from envmatrix.plan.steady_state_allocation import seconds_of_steps
+from envmatrix.plan import steady_state_block_share
+from envmatrix.plan.steady_state_block_share import seconds_of_steps
 from envmatrix.results import RunFolder
 from envmatrix.stats.comparisons.between_runs import compare_runs
-from envmatrix.stats.comparisons.within_run import compare_environments
+from envmatrix.stats.comparisons.environment_pairs import compare_environments
 from envmatrix.stats.measurements import read_measurements
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, make_run, make_trials
 from tests.unit.test_continuations import continued_after_trials
@@ -126,7 +126,7 @@ def test_effects_of_a_minute_are_compared_with_those_of_seconds(tmp_path):
     assert lines["fast"].endswith(" agree")
     assert "[" in lines["fast"]
     assert {line.split(":")[0]: line for line in lines_of(short, differs)}["fast"].endswith(" DISAGREE")
-    usual = steady_state_allocation.FULL_S
+    usual = steady_state_block_share.FULL_S
     with going_on_for(60.0):
         assert seconds_of_steps(1e6, 1, 2) == 60.0
     assert seconds_of_steps(1e6, 1, 2) == usual

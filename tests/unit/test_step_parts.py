@@ -10,9 +10,9 @@ import re
 import numpy as np
 import pytest
 
-from envmatrix.api import run_reports
+from envmatrix.api import run_results
 from envmatrix.errors import InputError
-from envmatrix.evidence.record import StepThread, read_record
+from envmatrix.evidence.trial_record import StepThread, read_record
 from envmatrix.report.explanation import _share_text, any_covers_all_threads, line_of, reasons_of, tree_of
 from envmatrix.report.formats.exports import effects_csv, trials_csv
 from envmatrix.report.formats.html_file import to_html
@@ -20,9 +20,9 @@ from envmatrix.report.formats.json_file import summary_to_json
 from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.report_data import summarise
 from envmatrix.results import RunFolder
-from envmatrix.stats.attribution import step_parts
+from envmatrix.stats.attribution import step_time_parts
 from envmatrix.stats.attribution.explanation import to_json
-from envmatrix.stats.attribution.step_parts import Interval, Together
+from envmatrix.stats.attribution.step_time_parts import Interval, Together
 from envmatrix.stats.measurements import finite_medians
 from envmatrix.stats.step_account import PARTS
 from tests.committed import RESULTS
@@ -80,13 +80,13 @@ def test_faults_are_priced_and_what_they_leave_is_told(tmp_path):
 
 def test_of_two_copies_nothing_is_explained_and_it_is_said_why(tmp_path):
     run_of(tmp_path / "run", {"other": {}}, noise=0.05)
-    found, silent = run_reports.explain(tmp_path / "run")
+    found, silent = run_results.explain(tmp_path / "run")
     assert found == []
     assert silent == {"other:cnn@local": "undecided: no clear difference, so nothing to explain"}
     with pytest.raises(InputError, match="compares no environment 'othr'"):
-        run_reports.explain(tmp_path / "run", "othr")
+        run_results.explain(tmp_path / "run", "othr")
     with pytest.raises(InputError) as refused:
-        run_reports.explain(tmp_path / "run", "control")
+        run_results.explain(tmp_path / "run", "control")
     assert refused.value.remedy == "known: other"
 
 
@@ -99,7 +99,7 @@ def test_of_two_copies_nothing_is_explained_and_it_is_said_why(tmp_path):
 )
 def test_a_difference_without_a_verdict_is_not_called_unclear(tmp_path, blocks, more, reason):
     run_of(tmp_path / "run", {"other": {"kernel": 6.0}}, blocks=blocks, noise=0.004, **more)
-    found, silent = run_reports.explain(tmp_path / "run")
+    found, silent = run_results.explain(tmp_path / "run")
     assert found == []
     assert silent["other:cnn@local"].startswith(f"undecided: {reason}")
 
@@ -194,7 +194,7 @@ def test_a_record_that_counts_no_thread_is_no_error(tmp_path, thread):
     assert read_record(document).step_thread in (None, StepThread())
     summary = run_of(tmp_path / "run", {"other": {"user": 9.0}}, change=lambda *_: thread)
     assert why(summary, "other") is None
-    assert run_reports.explain(tmp_path / "run")[1] == {
+    assert run_results.explain(tmp_path / "run")[1] == {
         "other:cnn@local": "its records do not split the time of a step into parts"
     }
 
@@ -235,14 +235,14 @@ def test_every_report_has_the_parts(tmp_path):
 
 def test_compare_explains_two_environments_of_one_run(tmp_path):
     summary = run_of(tmp_path / "run", {"fast": {"kernel": -2.0}, "slow": {"user": 5.0}}, noise=0.004)
-    (table,) = run_reports.compare(tmp_path / "run", environments="baseline,slow").items
+    (table,) = run_results.compare(tmp_path / "run", environments="baseline,slow").items
     assert table.why.parts.whole == why(summary, "slow").parts.whole
-    (pair,) = run_reports.compare(tmp_path / "run", environments="slow,fast").items
+    (pair,) = run_results.compare(tmp_path / "run", environments="slow,fast").items
     user = pair.why.parts.part("user").change
     assert user.low <= -5.0 / 1e3 <= user.high < 0
-    told = run_reports.compare(tmp_path / "run", environments="slow,fast").to_json()["comparisons"][0]["why"]
+    told = run_results.compare(tmp_path / "run", environments="slow,fast").to_json()["comparisons"][0]["why"]
     assert told["reference"] == "slow:cnn@local"
-    (same,) = run_reports.compare(tmp_path / "run", environments="baseline,control").items
+    (same,) = run_results.compare(tmp_path / "run", environments="baseline,control").items
     assert same.why is None
 
 
@@ -255,7 +255,7 @@ def two_versions(folder, change, days=DAYS):
         all_of_them = {**cost, "user": day + cost.get("user", 0.0)}
         changes = dict.fromkeys(("baseline", "control", "other"), all_of_them)
         run_of(folder / f"run-{number}", changes, noise=0.004, seed=number)
-    return run_reports.compare(folder / "run-0", folder / f"run-{len(days)}")
+    return run_results.compare(folder / "run-0", folder / f"run-{len(days)}")
 
 
 def test_the_difference_between_runs_has_parts_that_add_up_and_intervals_with_the_variation_of_days(tmp_path):
@@ -296,7 +296,7 @@ def test_the_ends_of_a_share_are_found_among_many_blocks_as_by_trying_each(phase
         part[:50] = whole[:50] = np.nan
         found = together.share(part, whole, 4)
         with monkeypatch.context() as patch:
-            patch.setattr(step_parts, "_MANY_BLOCKS", 1000)
+            patch.setattr(step_time_parts, "_MANY_BLOCKS", 1000)
             assert found == together.share(part, whole, 4)
 
 

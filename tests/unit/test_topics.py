@@ -142,7 +142,7 @@ def test_the_terminal_says_where_an_error_is_explained(monkeypatch, capsys, erro
     def broken(_arguments):
         raise error
 
-    monkeypatch.setattr("envmatrix.cli.parser.run_command", broken)
+    monkeypatch.setattr("envmatrix.cli.command_table.run_command", broken)
     main(["docs"])
     pointer = f"(more: envmatrix docs {topic})"
     assert (pointer in capsys.readouterr().err) is bool(topic)

@@ -13,12 +13,12 @@ from bench.evidence import before_torch
 from envmatrix.engines.base import log_of
 from envmatrix.errors import EngineError, NoTrialError, StoreError
 from envmatrix.evidence import checks
-from envmatrix.evidence.record import read_evidence
+from envmatrix.evidence.trial_record import read_evidence
 from envmatrix.plan import Arm, Slot
 from envmatrix.system.atomic_files import check_free_space
 from envmatrix.system.process import Exit
 from envmatrix.trials.execution import check_image_present, classify_outcome, run_trial
-from envmatrix.trials.verification import contradicting_ranks, contradicting_variables
+from envmatrix.trials.trial_evidence_verification import contradicting_ranks, contradicting_variables
 from tests.synthetic import Machine, make_plan, make_run, record_of
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.api.tuning import search
-from envmatrix.cli import parser
+from envmatrix.cli import command_table
 from envmatrix.durations_and_sizes import parse_duration
 from envmatrix.errors import InputError
 from envmatrix.matrix.additions import replace_includes, with_only_design
@@ -49,14 +49,14 @@ def folder(tmp_path, monkeypatch):
 
 
 def refused(*words):
-    arguments = parser.parse(["tune", *words])
+    arguments = command_table.parse(["tune", *words])
     with pytest.raises(InputError) as error:
-        parser.run_command(arguments)
+        command_table.run_command(arguments)
     return f"{error.value.message}; {error.value.remedy}"
 
 
 def test_the_words_of_a_program_come_behind_the_options():
-    arguments = parser.parse(
+    arguments = command_table.parse(
         ["tune", "--budget", "20m", "--factors", "malloc,threads", "--", "python", "train.py", "-v"]
     )
     assert (arguments.command, arguments.budget, arguments.factors) == (
@@ -127,7 +127,7 @@ def test_a_search_goes_on_where_it_began_and_with_no_target_of_its_own(folder):
     search.begin_design_search("default", search.SearchRequest(budget="5m", name="mine"))
     for words, said in (["--nodes", "2"], "where it was started"), (["--target", "1%"], "a search has no"):
         with pytest.raises(InputError, match=said):
-            parser.run_command(parser.parse(["resume", "mine", *words]))
+            command_table.run_command(command_table.parse(["resume", "mine", *words]))
 
 
 def test_a_budget_that_is_no_duration_is_told_to_whoever_asks_from_python_too(folder):

@@ -7,19 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envmatrix.block.available_memory import free_memory, usable_memory
 from envmatrix.block.interleave import turn_order, turns_done_after
-from envmatrix.block.memory import free_memory, usable_memory
 from envmatrix.block.turn_gate import FOLDER, GateError, open_gate
 from envmatrix.engines.catalog import ENGINES
 from envmatrix.errors import InputError
 from envmatrix.launchers.base import LauncherKind
 from envmatrix.launchers.catalog import find_trial_host
 from envmatrix.matrix.model import Workload
-from envmatrix.plan import interleaving as order
+from envmatrix.plan import turn_order as order
 from envmatrix.plan.schedule import make_arms
 from envmatrix.results import trial_of
 from envmatrix.trials import interleaving_eligibility
-from envmatrix.trials.batches import TrialGrouper
+from envmatrix.trials.concurrent_trial_groups import TrialGrouper
 from tests.synthetic import make_design, make_environment, make_plan, make_run
 
 PLAN = make_plan(("a", "b"))
@@ -196,7 +196,7 @@ def test_a_reference_has_turns_in_every_smaller_group_and_all_of_them_at_the_end
 def test_memory_that_is_not_there_is_told_once_and_makes_groups_smaller(monkeypatch, gib, alive, said):
     told = []
     groups = TrialGrouper(experiment(LARGE, Workload(name="w", options={"steps": 30})), told.append)
-    monkeypatch.setattr("envmatrix.trials.batches.free_memory", lambda: gib * 2**30)
+    monkeypatch.setattr("envmatrix.trials.concurrent_trial_groups.free_memory", lambda: gib * 2**30)
     for number in range(3):
         [group] = groups.of(LARGE.block(number))
         assert groups.in_turns(group[0])
@@ -208,7 +208,7 @@ def test_memory_that_is_not_there_is_told_once_and_makes_groups_smaller(monkeypa
 
 
 def test_what_processes_of_the_same_workload_took_before_says_what_is_needed(monkeypatch):
-    monkeypatch.setattr("envmatrix.trials.batches.free_memory", lambda: 3 * 2**30)
+    monkeypatch.setattr("envmatrix.trials.concurrent_trial_groups.free_memory", lambda: 3 * 2**30)
     known = TrialGrouper(experiment(LARGE), pytest.fail, usual={"cnn": 2**28})
     assert [len(wave) for one in known.split_by_memory(LARGE.block(0)) for wave in one.waves] == [6]
     noted, slots = TrialGrouper(experiment(LARGE), pytest.fail), LARGE.block(0)

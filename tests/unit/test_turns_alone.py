@@ -8,8 +8,8 @@ import pytest
 from envmatrix.engines.catalog import ENGINES
 from envmatrix.launchers.catalog import LAUNCHERS, sequential_unless_interleavable
 from envmatrix.matrix.model import Workload
-from envmatrix.plan.interleaving import comparison_roots, unused_reference_copies, with_separate_references
 from envmatrix.plan.schedule import make_arms
+from envmatrix.plan.turn_order import comparison_roots, unused_reference_copies, with_separate_references
 from envmatrix.report.figures.forest import forest
 from envmatrix.report.report_data import summarise, summarise_measurements
 from envmatrix.report.write import write_reports
@@ -21,7 +21,7 @@ from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.pairing import families, rescale_uninterrupted_arms
 from envmatrix.stats.stopping.racing import next_arms
 from envmatrix.trials import interleaving_eligibility
-from envmatrix.trials.batches import TrialGrouper
+from envmatrix.trials.concurrent_trial_groups import TrialGrouper
 from tests.synthetic import (
     Machine,
     make_design,
@@ -180,11 +180,11 @@ def test_of_many_that_take_no_turns_two_are_named():
 
 def test_what_takes_no_turns_starts_side_by_side_where_memory_holds_all_and_takes_one_turn_each(monkeypatch):
     groups = TrialGrouper(lone_experiment(), lambda _: None)
-    monkeypatch.setattr("envmatrix.trials.batches.free_memory", lambda: 64 * 2**30)
+    monkeypatch.setattr("envmatrix.trials.concurrent_trial_groups.free_memory", lambda: 64 * 2**30)
     [alone] = [part for part in groups.of(PLAN.block(0)) if not groups.in_turns(part[0])]
     assert all(map(groups.starts_together, PLAN.block(0)))
     assert [(company.one_turn, len(company.slots)) for company in groups.split_by_memory(alone)] == [(True, 2)]
-    monkeypatch.setattr("envmatrix.trials.batches.free_memory", lambda: 2**30)
+    monkeypatch.setattr("envmatrix.trials.concurrent_trial_groups.free_memory", lambda: 2**30)
     assert [(company.one_turn, len(company.slots)) for company in groups.split_by_memory(alone)] == [(True, 1)] * 2
 
 
@@ -215,7 +215,7 @@ def test_what_took_no_turns_is_no_part_of_a_group_that_is_there_as_a_whole_or_no
 
 def test_memory_parts_those_that_take_turns_and_leaves_the_others_alone(monkeypatch):
     groups = TrialGrouper(lone_experiment(workload=Workload(name="cnn", options={"steps": 30})), lambda _: None)
-    monkeypatch.setattr("envmatrix.trials.batches.free_memory", lambda: 4 * 2**30)
+    monkeypatch.setattr("envmatrix.trials.concurrent_trial_groups.free_memory", lambda: 4 * 2**30)
     [turning] = [part for part in groups.of(PLAN.block(0)) if groups.in_turns(part[0])]
     [company] = groups.split_by_memory(turning)
     assert {slot.arm.environment for slot in company.kept} == {"baseline", "control"}

@@ -16,7 +16,7 @@ from envmatrix.block.turn_gate import FOLDER
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared
 from envmatrix.engines.local import guarded_job
 from envmatrix.errors import EngineGoneError, NoTrialError
-from envmatrix.plan import interleaving as order
+from envmatrix.plan import turn_order as order
 from envmatrix.results import trial_of
 from envmatrix.trials import interleave
 from tests.synthetic import make_plan, make_run

@@ -6,7 +6,7 @@ import pytest
 
 from envmatrix.api.tuning.space import make_default_space
 from envmatrix.api.user_program.matrix_for_program import GeneratedMatrix, _gpu_process_count
-from envmatrix.evidence.record import Record
+from envmatrix.evidence.trial_record import Record
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.parse import parse
 from envmatrix.matrix.template import FOR_ANY, FOR_TORCH, MatrixTemplate

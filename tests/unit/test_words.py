@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from envmatrix.__main__ import main
-from envmatrix.build.debian import suites
+from envmatrix.build.debian import minimal_base
 from envmatrix.engines import sif_build
-from envmatrix.engines.docker_client import APIError, docker_errors
+from envmatrix.engines.docker_api import APIError, docker_errors
 from envmatrix.errors import EngineError
 from envmatrix.system.host import has_any_gpu, has_gpu
 from envmatrix.system.process import Exit, Finished
@@ -32,7 +32,7 @@ FULL = (
 def test_a_full_disk_while_a_base_is_made_is_no_fault_of_the_mirror(said):
     done = Finished(("mmdebstrap",), Exit(1, 1.0), "", said + "\n")
     with pytest.raises(EngineError, match="no space left on device") as caught:
-        suites._check_finished(done, "no base", Path("/cache"))
+        minimal_base._check_finished(done, "no base", Path("/cache"))
     assert "mirror" not in str(caught.value)
 
 

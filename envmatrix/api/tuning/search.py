@@ -21,7 +21,7 @@ from envmatrix.durations_and_sizes import parse_duration
 from envmatrix.errors import ExitCode, InputError, StoppedRunError, StoreError, Where
 from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS
 from envmatrix.matrix import Design, Matrix
-from envmatrix.results.run_json import LauncherOptions
+from envmatrix.results.run_model import LauncherOptions
 from envmatrix.runner.loop import RunEnding
 from envmatrix.search.answer import TuneAnswer, make_answer
 from envmatrix.search.loop import RunningSearch, Watch, announce, check_budget, minimum_time_s, run_search, watch_step
@@ -38,7 +38,7 @@ from envmatrix.system.json_parsing import parse_json
 from envmatrix.system.printable import html_lines
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.trials.execution import measured_export_lines
-from envmatrix.trials.experiment import find_design, reopen_experiment
+from envmatrix.trials.experiment_setup import find_design, reopen_experiment
 from envmatrix.trials.overrides import Overrides, resolve_engine_names
 from envmatrix.trials.user_program.hooks import setup_and_cleanup
 from envmatrix.version import __version__

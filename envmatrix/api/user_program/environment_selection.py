@@ -15,7 +15,7 @@ from envmatrix.plan.environment import resolve_environment
 from envmatrix.report.formatting import format_count
 from envmatrix.system.host import this_host
 from envmatrix.system.progress import ProgressCallback
-from envmatrix.trials.experiment import none_available_error, snapshot_bench
+from envmatrix.trials.experiment_setup import none_available_error, snapshot_bench
 from envmatrix.trials.images import ImageBuilder, prepare_images
 from envmatrix.trials.overrides import Overrides
 from envmatrix.trials.user_program.preliminary_run import TrialRunResult

@@ -35,7 +35,7 @@ from envmatrix.block import interrupts
 from envmatrix.errors import EnvmatrixError, InputError, Where
 from envmatrix.evidence import notices
 from envmatrix.evidence.evidence_models import Evidence, OwnSetting
-from envmatrix.evidence.record import Record
+from envmatrix.evidence.trial_record import Record
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.additions import only_levels
 from envmatrix.matrix.model import Workload
@@ -59,6 +59,7 @@ from envmatrix.trials.user_program.file_digests import program_files
 from envmatrix.trials.user_program.hooks import run_cleanup, run_setup
 from envmatrix.trials.user_program.invocation import scripts_outside
 from envmatrix.trials.user_program.mounts import folders_to_mount
+from envmatrix.trials.user_program.passed_variables import describe_shell_variables, likely_needed_variables
 from envmatrix.trials.user_program.preliminary_run import (
     ProgramCommand,
     TrialRunResult,
@@ -67,7 +68,6 @@ from envmatrix.trials.user_program.preliminary_run import (
     with_interpreter,
 )  # fmt: skip
 from envmatrix.trials.user_program.settings_in_code import describe_conflicts, own_settings
-from envmatrix.trials.user_program.shell_variables import describe_shell_variables, likely_needed_variables
 
 #: A program that takes longer than this (seconds) for one run needs a matrix of its own.
 _TRIAL_RUN_LIMIT_S = 4 * 3600.0

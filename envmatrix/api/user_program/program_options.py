@@ -17,7 +17,7 @@ from envmatrix.matrix import Matrix
 from envmatrix.matrix.environment_files import EnvironmentFile
 from envmatrix.matrix.pip_requirements_files import expand_requirements
 from envmatrix.plan.environment import Image
-from envmatrix.results.run_json import LauncherOptions
+from envmatrix.results.run_model import LauncherOptions
 from envmatrix.system.bench_options import hides_value
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.new_run_options import NewRun

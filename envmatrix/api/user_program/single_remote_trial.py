@@ -22,8 +22,8 @@ from envmatrix.runner.running_estimate import RunningEstimate
 from envmatrix.system.host import Host, this_host
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.trials.data_preparation import data_folder
-from envmatrix.trials.environment_session import Session
-from envmatrix.trials.experiment import Experiment, snapshot_bench
+from envmatrix.trials.environment_for_commands import Session
+from envmatrix.trials.experiment_setup import Experiment, snapshot_bench
 from envmatrix.trials.failure_reason import split_program_log
 from envmatrix.trials.feasibility import arms_that_cannot_run
 from envmatrix.trials.user_program.mounts import folders_to_mount

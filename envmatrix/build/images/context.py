@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envmatrix.build.cache import disk_errors, file_digest, json_digest
-from envmatrix.build.debian.suites import PYTHONS, Suite, dpkg_status, suite_for_python
+from envmatrix.build.debian.minimal_base import PYTHONS, Suite, dpkg_status, suite_for_python
 from envmatrix.build.images.definitions import LIBRARIES, VENV, recipe_digest
 from envmatrix.build.libraries import LibraryBuilder, LibraryFolders, fetch_packages
 from envmatrix.build.lockfile import PinnedPackage, Section

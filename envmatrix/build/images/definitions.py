@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from envmatrix.build.debian.suites import SOURCE_DATE_EPOCH
+from envmatrix.build.debian.minimal_base import SOURCE_DATE_EPOCH
 from envmatrix.build.images.labels import OF_BUILD, OF_PUBLISHER, derived_image_labels, image_labels
 from envmatrix.errors import InputError
 from envmatrix.matrix.placeholders import is_open

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-from envmatrix.build.debian.suites import SOURCE_DATE_EPOCH
+from envmatrix.build.debian.minimal_base import SOURCE_DATE_EPOCH
 from envmatrix.errors import EnvmatrixError
 from envmatrix.plan.environment import Environment
 from envmatrix.system.process import run

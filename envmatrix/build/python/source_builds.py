@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from envmatrix.build.cache import Cache, disk_errors, disk_full_error, file_digest, is_disk_full, json_digest
-from envmatrix.build.debian.suites import GLIBC
+from envmatrix.build.debian.minimal_base import GLIBC
 from envmatrix.build.lockfile import PinnedPackage, Section
 from envmatrix.build.python.interpreters import Python, uv_program
 from envmatrix.build.python.venvs import build_venv

@@ -13,13 +13,13 @@ from envmatrix.launchers.batch_system import QueuedJob, SilentError
 from envmatrix.launchers.block_launcher import Trials
 from envmatrix.launchers.block_orders import widest_workload
 from envmatrix.launchers.pending_block import Loss, PendingBlock
-from envmatrix.launchers.slurm import job_state, reasons
+from envmatrix.launchers.slurm import job_loss, reasons
 from envmatrix.launchers.slurm.client import SlurmClient
 from envmatrix.launchers.slurm.script import BlockJob, block_array_script, block_script, make_block_job, slurm_options
 from envmatrix.plan import Slot
 from envmatrix.results import Trial, trial_of, write_whole
 from envmatrix.system.progress import ProgressCallback
-from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.experiment_setup import Experiment
 
 
 def nodes_of_block(block: int, listed: Sequence[str], span: int) -> str:
@@ -69,7 +69,7 @@ class SlurmLauncher(BatchLauncher):
         cause = (final_state or self._client.past_state(job)) if job else ""
         if cause and pending.unfinished:
             self._say(f"block {pending.block}: job {job} of an earlier start ended: {cause}")
-        pending.files.note_end(pending.attempt, cause or "UNWATCHED", excused=not cause or cause in job_state.EXCUSED)
+        pending.files.note_end(pending.attempt, cause or "UNWATCHED", excused=not cause or cause in job_loss.EXCUSED)
 
     def _collect(self, pending: PendingBlock, work: Work) -> Trials:
         self._check_clock(pending)
@@ -80,12 +80,12 @@ class SlurmLauncher(BatchLauncher):
         if not begun or begun.node in self._clocks:
             return
         self._clocks.add(begun.node)
-        offset = job_state.clock_offset(begun.epoch, pending.submitted, time.time())
+        offset = job_loss.clock_offset(begun.epoch, pending.submitted, time.time())
         if offset:
-            self._say(job_state.clock_words(begun.node, offset))
+            self._say(job_loss.clock_words(begun.node, offset))
 
     def _state(self, pending: PendingBlock, queue: Sequence[QueuedJob]) -> QueuedJob | None:
-        return job_state.job_of(pending, queue)
+        return job_loss.job_of(pending, queue)
 
     def _unusable_nodes(self) -> dict[str, str]:
         """Return the nodes that cannot take jobs, with their state and its reason."""
@@ -161,12 +161,12 @@ class SlurmLauncher(BatchLauncher):
         pending.node = node
         write_whole(pending.files.order(pending.attempt), job.order.text())
         write_whole(pending.files.script(pending.attempt), block_script(job))
-        write_whole(job_state.log_file(pending), "")  # a node can open it even if the disk is full by then
+        write_whole(job_loss.log_file(pending), "")  # a node can open it even if the disk is full by then
         return job
 
     def _submit_together(self, array: str, blocks: list[PendingBlock]) -> None:
         """Submit alike blocks as one array job. One alone, or all if Slurm refuses the array, are jobs of their own."""
-        logs = [job_state.log_file(pending) for pending in blocks]
+        logs = [job_loss.log_file(pending) for pending in blocks]
         if len(blocks) > 1 and self._arrays:
             script = logs[0].with_name(f"array-{blocks[0].attempt}.sh")
             write_whole(script, array)
@@ -186,10 +186,10 @@ class SlurmLauncher(BatchLauncher):
 
     def _attend(self, pending: PendingBlock, state: QueuedJob) -> None:
         """Take back a block whose job cannot start or lost its node; report other changes of its state."""
-        if state.release and not job_state.held_by_somebody(pending, state):
+        if state.release and not job_loss.held_by_somebody(pending, state):
             self._take_back(pending, state)
             return
-        nodes = job_state.job_nodes(pending)
+        nodes = job_loss.job_nodes(pending)
         unusable = self._unusable_nodes() if state.state == "PENDING" and nodes else {}
         lost = next((name for name in nodes if name in unusable), None)
         if lost:  # it was requeued and would wait for a node that may never come back
@@ -231,8 +231,8 @@ class SlurmLauncher(BatchLauncher):
     def _take_back(self, pending: PendingBlock, state: QueuedJob) -> None:
         """Cancel a job that Slurm could not start and now holds, and send its block to another node."""
         unusable = self._unusable_nodes()
-        nodes = pending.seen.split(",") if pending.seen else job_state.job_nodes(pending)
-        loss = job_state.not_started(state, nodes or sorted(set(self._usable_nodes) & set(unusable)), unusable)
+        nodes = pending.seen.split(",") if pending.seen else job_loss.job_nodes(pending)
+        loss = job_loss.not_started(state, nodes or sorted(set(self._usable_nodes) & set(unusable)), unusable)
         self._say(
             f"block {pending.block}: job {state.job} is held ({state.reason}); `{state.release}` would "
             "let it try again: instead it is cancelled, and its block goes elsewhere"
@@ -245,7 +245,7 @@ class SlurmLauncher(BatchLauncher):
         stopped = pending.files.stop_status_node_and_path(pending.attempt)
         if state and not stopped and self._client.exit_status(pending.job) == CANNOT_WRITE:
             stopped = (CANNOT_WRITE, state.host.split(",")[0], str(pending.files.path))
-        return job_state.explain_loss(state, past, stopped, self._unusable_nodes())
+        return job_loss.explain_loss(state, past, stopped, self._unusable_nodes())
 
     def _lost_trial(self, slot: Slot, pending: PendingBlock) -> Trial:
         cause = pending.files.last_cause()

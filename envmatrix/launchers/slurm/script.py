@@ -15,7 +15,7 @@ from envmatrix.launchers.block_start import copy_package, start_lines
 from envmatrix.launchers.slurm.client import SlurmClient
 from envmatrix.matrix import Slurm
 from envmatrix.plan.export_lines import posix_quote
-from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.experiment_setup import Experiment
 from envmatrix.trials.overrides import with_changed_values
 
 #: Shell text for the job's id, as Slurm's commands take it: that of a task is ARRAY_TASK.

@@ -15,16 +15,16 @@ from envmatrix.plan.environment import Environment
 from envmatrix.report.attribution import unproved_gain_note, waterfalls
 from envmatrix.report.explanation import PARTS_NOTE, line_of, reasons_of, whys
 from envmatrix.report.figures import svg
-from envmatrix.report.figures.effect_parts import part_bars
 from envmatrix.report.figures.forest import NARROW, forest
 from envmatrix.report.figures.heat_map import heat_map, heat_style
+from envmatrix.report.figures.step_time_parts import part_bars
 from envmatrix.report.figures.timeline import environment_colours, step_time_curve, timeline
 from envmatrix.report.formatting import format_bounds, format_count, format_decided_ratio, format_p_value, format_ratio
 from envmatrix.report.group import Group, Row, scaling_sentence, use_command
 from envmatrix.report.report_data import Summary, glossary_words
 from envmatrix.report.tables.columns import Column, Medium, columns_of
+from envmatrix.report.tables.evidence_differences import differing_and_shared_evidence
 from envmatrix.report.tables.table_model import node_table
-from envmatrix.report.tables.verified_values import differing_and_shared_evidence
 from envmatrix.stats.effects import DISQUALIFYING_FLAGS
 from envmatrix.stats.inference.maxt import LEAST_UNITS
 from envmatrix.stats.measurements import OUTCOMES

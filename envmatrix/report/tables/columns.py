@@ -23,7 +23,7 @@ from envmatrix.report.formatting import (
 from envmatrix.report.group import Group, Row
 from envmatrix.report.headline import energy_text, interval_text, money_text, reason
 from envmatrix.report.report_data import Summary
-from envmatrix.stats.attribution.step_parts import Interval
+from envmatrix.stats.attribution.step_time_parts import Interval
 from envmatrix.stats.effects import Effect, Flag, Verdict
 from envmatrix.stats.metrics import show_bytes
 from envmatrix.stats.quality.failures import BROKEN_OUTCOMES

@@ -22,7 +22,7 @@ from typing import IO, Annotated
 from pydantic import Field, TypeAdapter, ValidationError
 
 from envmatrix.build.cache import file_digest
-from envmatrix.build.debian.suites import SOURCE_DATE_EPOCH
+from envmatrix.build.debian.minimal_base import SOURCE_DATE_EPOCH
 from envmatrix.errors import StoreError, Where, where_in
 from envmatrix.system.atomic_files import open_user_path, store_error
 from envmatrix.system.json_parsing import json_error_and_offset

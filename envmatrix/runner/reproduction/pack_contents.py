@@ -34,7 +34,7 @@ from envmatrix.runner.reproduction.pack_programs import PROGRAM_FOLDER
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.system.reading_with_retries import exists
 from envmatrix.system.regular_files import packed, read_bytes
-from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.experiment_setup import Experiment
 from envmatrix.trials.images import Images
 from envmatrix.version import __version__
 

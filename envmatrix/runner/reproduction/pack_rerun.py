@@ -39,10 +39,10 @@ from envmatrix.system.host import Host
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.regular_files import read_bytes
 from envmatrix.system.ssh_signatures import PACK, describe_signature
-from envmatrix.trials.comparison_sides import Side
-from envmatrix.trials.experiment import Experiment, create_experiment
+from envmatrix.trials.experiment_setup import Experiment, create_experiment
 from envmatrix.trials.images import build_places
 from envmatrix.trials.new_run_options import NewRun
+from envmatrix.trials.two_matrix_comparison import Side
 
 #: Finds the machine that the trials of a design will run on (None: this one).
 HostFinder = Callable[[Matrix, Design, tuple[str, ...], NewRun], Host | None]

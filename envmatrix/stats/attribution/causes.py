@@ -12,7 +12,7 @@ import numpy as np
 
 from envmatrix.plan.environment import Environment
 from envmatrix.stats.array_types import Floats
-from envmatrix.stats.attribution.step_parts import Interval, Part, StepParts
+from envmatrix.stats.attribution.step_time_parts import Interval, Part, StepParts
 from envmatrix.stats.step_account import FIRST_HALF
 from envmatrix.stats.trial_text_counts import ArmFacts
 

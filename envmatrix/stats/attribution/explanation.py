@@ -21,7 +21,7 @@ from envmatrix.stats.attribution.causes import (
     findings,
     reproduces_most_of_change,
 )
-from envmatrix.stats.attribution.step_parts import Interval, StepParts, agrees, pair_parts, step_parts
+from envmatrix.stats.attribution.step_time_parts import Interval, StepParts, agrees, pair_parts, step_parts
 from envmatrix.stats.effect_estimation import Analysis
 from envmatrix.stats.effects import Effect, Flag
 from envmatrix.stats.measurements import Measurements

@@ -12,12 +12,12 @@ import numpy as np
 
 from envmatrix.errors import InputError, StoreError
 from envmatrix.plan import Arm, shown_name
-from envmatrix.plan.interleaving import turn_length_text
+from envmatrix.plan.turn_order import turn_length_text
 from envmatrix.results import Run, RunFolder
 from envmatrix.results.anonymize import is_numbered_host
 from envmatrix.stats.array_types import Floats
 from envmatrix.stats.attribution.explanation import explain_runs
-from envmatrix.stats.attribution.step_parts import unpaired_parts
+from envmatrix.stats.attribution.step_time_parts import unpaired_parts
 from envmatrix.stats.comparisons import result
 from envmatrix.stats.comparisons.result import ArmComparison, Comparison, SteadyComparison
 from envmatrix.stats.effect_estimation import estimate

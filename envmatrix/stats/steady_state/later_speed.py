@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from envmatrix.evidence.record import Record
+from envmatrix.evidence.trial_record import Record
 from envmatrix.stats.metrics import finite_or_nan
 
 #: Columns of a trial: the log of its later speed over that of its trial, the log of the later speed in its second half

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from envmatrix.evidence.record import Timing
+from envmatrix.evidence.trial_record import Timing
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm
 from envmatrix.results import Trial

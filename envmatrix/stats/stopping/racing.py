@@ -15,7 +15,7 @@ import numpy as np
 
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan
-from envmatrix.plan.interleaving import unused_reference_copies
+from envmatrix.plan.turn_order import unused_reference_copies
 from envmatrix.stats.array_types import Bools, Floats, Integers
 from envmatrix.stats.effects import CONFIDENCE, LEVEL, level_of_one_sided_bounds, verdict_of
 from envmatrix.stats.inference.maxt import critical_value, student_quantile

@@ -11,7 +11,7 @@ from envmatrix.block.fork_limit import MOST_PROCESSES
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Image
 from envmatrix.system.start_errors import start_remedy
-from envmatrix.trials.user_program.shell_variables import likely_needed_variables, missing_module_name
+from envmatrix.trials.user_program.passed_variables import likely_needed_variables, missing_module_name
 
 #: A path that leads out of the folder that it starts in.
 _OUTSIDE_PATH = re.compile(r"(?:^|[\s'\"=(])(\.\./[^\s'\":,)]*)")

@@ -16,21 +16,21 @@ from envmatrix.build.python.interpreters import inspect_interpreter
 from envmatrix.engines.base import Engine, Job, Limits, Mounts, Prepared
 from envmatrix.engines.catalog import DEFAULT
 from envmatrix.errors import EnvmatrixError, InputError, NothingRanError
-from envmatrix.evidence.record import Record
+from envmatrix.evidence.trial_record import Record
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Image
 from envmatrix.system.process import Exit
 from envmatrix.system.progress import Heartbeat, ProgressCallback
-from envmatrix.trials.environment_session import temporary_work_folder
+from envmatrix.trials.environment_for_commands import temporary_work_folder
 from envmatrix.trials.execution import base_variables, load_record
-from envmatrix.trials.experiment import snapshot_bench
+from envmatrix.trials.experiment_setup import snapshot_bench
 from envmatrix.trials.failure_reason import log_tail, why_program_failed
 from envmatrix.trials.feasibility import resolve_program_folder
 from envmatrix.trials.images import build_places, open_engines
 from envmatrix.trials.user_program import invocation
 from envmatrix.trials.user_program.command_line_check import is_python, missing_program_error
 from envmatrix.trials.user_program.failure_hints import find_failure_hints
-from envmatrix.trials.user_program.shell_variables import starting_variables
+from envmatrix.trials.user_program.passed_variables import starting_variables
 
 #: Pairs of (seconds since the start, bytes of output so far), one whenever the output had grown.
 Arrivals = Sequence[tuple[float, int]]

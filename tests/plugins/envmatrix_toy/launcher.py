@@ -11,7 +11,7 @@ from envmatrix.plan import Slot
 from envmatrix.plan.environment import Environment
 from envmatrix.results import Trial
 from envmatrix.system.progress import ProgressCallback
-from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.experiment_setup import Experiment
 
 
 class ToyKind(LauncherKind):

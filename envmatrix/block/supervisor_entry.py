@@ -1,6 +1,6 @@
 """Starts the supervisor as a module, because Python compiles a script again at every start.
 
-``python -I -S start_supervisor.py FD OWNER``, see ``process_supervisor.py``.
+``python -I -S supervisor_entry.py FD OWNER``, see ``process_supervisor.py``.
 """
 
 from __future__ import annotations

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from envmatrix.block.memory import free_memory, usable_memory
+from envmatrix.block.available_memory import free_memory, usable_memory
 from envmatrix.plan import Slot
-from envmatrix.plan.interleaving import InterleavedGroup, comparison_groups, comparison_roots, split_into_waves
+from envmatrix.plan.turn_order import InterleavedGroup, comparison_groups, comparison_roots, split_into_waves
 from envmatrix.results import Reading, Trial
 from envmatrix.system.progress import ProgressCallback
-from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.experiment_setup import Experiment
 from envmatrix.trials.interleaving_eligibility import memory_needs, non_interleaved_reasons
 
 #: The most non-interleaved environments listed by name; in a search their names are long.

@@ -6,7 +6,7 @@ import sys
 
 from envmatrix.engines.catalog import find_engine
 from envmatrix.engines.docker import DockerEngine
-from envmatrix.engines.docker_client import remove
+from envmatrix.engines.docker_api import remove
 
 if __name__ == "__main__":
     engine_name, container_id = sys.argv[1:]

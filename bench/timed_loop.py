@@ -11,11 +11,11 @@ from typing import Any
 
 from torch import Tensor
 
-from bench import kernel_counters, step_thread_account
+from bench import process_resource_usage, step_thread_account
 from bench.dataset_tensors import Batch
 from bench.early_and_late_steps import first_to_last_step_ratio, second_half
 from bench.gate import Gate, Turn
-from bench.process_place import Place
+from bench.rank_and_device import Place
 from bench.record import finite
 from bench.steps import Step
 
@@ -164,7 +164,7 @@ class Loop:
         source, mark = self._source, self._device.mark
         self._place.barrier()
         self._samples = 0
-        self._before, self._thread = kernel_counters.read(), step_thread_account.attempt_read()
+        self._before, self._thread = process_resource_usage.read(), step_thread_account.attempt_read()
         self._is_timed = True
         self._device.begin()
         for _ in steps:
@@ -177,7 +177,7 @@ class Loop:
         """Wait for all work since the last ``begin``, and return it as a stretch."""
         parts_ns = self._device.durations_ns()
         thread = step_thread_account.since(self._thread) if self._thread else None
-        counted = kernel_counters.since(self._before)
+        counted = process_resource_usage.since(self._before)
         waits_ns = parts_ns[0::2]
         steps_ns = [wait + work for wait, work in zip(waits_ns, parts_ns[1::2])]
         return _Stretch(apart_ns, waits_ns, steps_ns, self._device.begin_to_end_ns(), self._samples, counted, thread)
@@ -193,7 +193,10 @@ class Loop:
         if self._gate is None:
             self._stretches.append(self._closed())
         counted = step_thread_account.sum_intervals([stretch.counted for stretch in self._stretches]) or {}
-        counted |= {"peak_rss_bytes": kernel_counters.peak_rss_bytes(), "peak_gpu_bytes": self._device.peak_bytes()}
+        counted |= {
+            "peak_rss_bytes": process_resource_usage.peak_rss_bytes(),
+            "peak_gpu_bytes": self._device.peak_bytes(),
+        }
         takes_turns, parts = self._gate is not None, self._parts()
         if self._gate is not None:
             self.goes_on_s = self._gate.wait_for_extra_seconds()

@@ -11,11 +11,11 @@ from envmatrix.report.formatting import format_count
 from envmatrix.results import Trial
 from envmatrix.results.elapsed import ElapsedTime
 from envmatrix.system.printable import printable_text
-from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.experiment_setup import Experiment
 from envmatrix.trials.failure_reason import log_tail
 from envmatrix.trials.interleaving_eligibility import is_single_process_benchmark
 from envmatrix.trials.user_program.failure_hints import missing_module_hint, outside_path_hint, start_hint, system_hints
-from envmatrix.trials.user_program.shell_variables import dropped_variables_hint, missing_module_text
+from envmatrix.trials.user_program.passed_variables import dropped_variables_hint, missing_module_text
 
 _BROKEN_OUTCOMES = ("failed", "invalid", "timed_out")
 #: From this load per CPU on, other programs are reported to use a large part of the time.

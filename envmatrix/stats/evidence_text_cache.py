@@ -9,9 +9,9 @@ from operator import attrgetter
 from typing import Any
 
 from envmatrix.evidence import notices
-from envmatrix.evidence.effective_settings import settled
 from envmatrix.evidence.evidence_models import Evidence
 from envmatrix.evidence.model_base import once_for_each
+from envmatrix.evidence.settings_fingerprint import settled
 
 #: Evidence shown in reports, as dotted paths in the record's ``evidence``.
 EVIDENCE = (

@@ -25,11 +25,11 @@ from envmatrix.launchers.slurm.script import (
     slurm_options,
 )
 from envmatrix.matrix import Design, Slurm
-from envmatrix.results.run_json import LauncherOptions
+from envmatrix.results.run_model import LauncherOptions
 from envmatrix.system.host import Host
 from envmatrix.system.progress import ProgressCallback, silent
-from envmatrix.trials.batches import TrialGrouper
-from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.concurrent_trial_groups import TrialGrouper
+from envmatrix.trials.experiment_setup import Experiment
 from envmatrix.trials.overrides import with_changed_values
 
 

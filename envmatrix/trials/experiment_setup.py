@@ -22,7 +22,6 @@ from envmatrix.results import Run, RunFolder
 from envmatrix.system import bench_options, resource_paths
 from envmatrix.system.host import Host, format_cpus, parse_cpus, this_host
 from envmatrix.system.progress import ProgressCallback
-from envmatrix.trials.comparison_sides import Side, check_sides, save_side_matrices
 from envmatrix.trials.data_preparation import data_folder, prepare_data_sets
 from envmatrix.trials.feasibility import (
     arms_that_cannot_run,
@@ -43,9 +42,10 @@ from envmatrix.trials.images import (
 )
 from envmatrix.trials.interleaving_eligibility import decide_schedule
 from envmatrix.trials.new_run_options import NewRun
+from envmatrix.trials.two_matrix_comparison import Side, check_sides, save_side_matrices
 from envmatrix.trials.user_program import invocation
 from envmatrix.trials.user_program.file_digests import program_files
-from envmatrix.trials.user_program.shell_variables import check_passed_variables, pass_available_variables
+from envmatrix.trials.user_program.passed_variables import check_passed_variables, pass_available_variables
 from envmatrix.version import __version__
 
 #: Attributes that place an environment's processes -> name of one item.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envmatrix.api.matrix_and_run_lookup import PathLike, load_matrix
-from envmatrix.build.debian.suites import BASES, Suite, suite_for_python
+from envmatrix.build.debian.minimal_base import BASES, Suite, suite_for_python
 from envmatrix.build.images.context import (
     BuildInputs,
     bench_digest,
@@ -33,7 +33,7 @@ from envmatrix.results import write_whole
 from envmatrix.system.host import this_host
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.system.resource_paths import output_folder
-from envmatrix.trials.experiment import design_environments, find_design, snapshot_bench
+from envmatrix.trials.experiment_setup import design_environments, find_design, snapshot_bench
 from envmatrix.trials.images import ImageBuilder, build_places, matrix_locks_folder, prepare_images
 
 #: Prefix of a word that names both a design and an environment: then it means the design.

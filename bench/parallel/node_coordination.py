@@ -19,7 +19,7 @@ from typing import Any
 
 from bench.errors import BenchError, RunError
 from bench.options import Options
-from bench.parallel import derived_options
+from bench.parallel import device_and_learning_rate
 
 _POLL_S = 0.1
 #: Seconds that a node whose ranks only lost a peer waits for the report of the node that failed first.
@@ -130,7 +130,7 @@ def from_arguments(arguments: argparse.Namespace, options: Options) -> Node | No
         raise BenchError(f"--meet wants HOST:PORT, not {arguments.meet!r}")
     if not 0 <= index < count:
         raise BenchError(f"--node-rank must be from 0 to {count - 1}, not {index}")
-    derived_options.check_batch_divides(options)
+    device_and_learning_rate.check_batch_divides(options)
     name = arguments.node_name or os.uname().nodename
     return Node(index, count, name, host, int(port), f"{arguments.record}.nodes")
 

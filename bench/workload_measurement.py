@@ -5,13 +5,13 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING, Any, Callable
 
-from bench import system_event_costs, timing
+from bench import system_event_costs, timed_loop
 from bench.data_sets import Prepared
 from bench.early_and_late_steps import first_half_extra_s
 from bench.gate import Gate
 from bench.options import Options
-from bench.parallel import derived_options
-from bench.process_place import Place
+from bench.parallel import device_and_learning_rate
+from bench.rank_and_device import Place
 
 if TYPE_CHECKING:
     from bench.parallel.collective_bandwidth import Communication
@@ -37,15 +37,15 @@ def measure(
     With ``look_s`` it is a steady-state run of that many seconds, timed from the first step. If the process goes on
     after an interleaved trial, ``keep`` receives the trial before that, and ``timing.later`` is added to it.
     """
-    derived_options.check_batch_divides(options)
+    device_and_learning_rate.check_batch_divides(options)
     work = _prepare_work(options, prepared, place)
     try:
-        loop = timing.Loop(work.source, place, work.length if look_s is None else work.length.look(look_s), gate)
+        loop = timed_loop.Loop(work.source, place, work.length if look_s is None else work.length.look(look_s), gate)
         measured = _measure_work(work, loop, place, import_ns, look_s)
         if gate is not None and loop.goes_on_s is not None:
             keep(measured)
             step_ns = statistics.fmean(measured["timing"]["steps_ns"])
-            later_steps = timing.LaterSteps(work.source, place, gate, loop.goes_on_s, loop.ran_ns, step_ns)
+            later_steps = timed_loop.LaterSteps(work.source, place, gate, loop.goes_on_s, loop.ran_ns, step_ns)
             work.drive(later_steps)
             measured["timing"]["later"] = later_steps.times()
         return measured
@@ -65,7 +65,7 @@ def _prepare_work(options: Options, prepared: Prepared | None, place: Place) -> 
 
 
 def _measure_work(
-    work: Network | Communication, loop: timing.Loop, place: Place, import_ns: int, look_s: float | None
+    work: Network | Communication, loop: timed_loop.Loop, place: Place, import_ns: int, look_s: float | None
 ) -> dict[str, Any]:
     work.drive(loop)
     timed = loop.end()
@@ -93,11 +93,13 @@ _RESULT = (
 )  # fmt: skip
 
 
-def _metrics(times: dict[str, Any], timed: timing.Timed, place: Place) -> dict[str, float | None]:
+def _metrics(times: dict[str, Any], timed: timed_loop.Timed, place: Place) -> dict[str, float | None]:
     working = timed.working_ns
     # The latency of a step is unknown if its mark is placed on submission.
     shown_steps = working if place.device.tells_steps else []
-    latency = {f"latency_p{share}_s": _seconds(timing.percentile(shown_steps, share / 100)) for share in (50, 90, 99)}
+    latency = {
+        f"latency_p{share}_s": _seconds(timed_loop.percentile(shown_steps, share / 100)) for share in (50, 90, 99)
+    }
     return {
         "samples_per_s": timed.samples / (times["training_ns"] / 1e9),
         **{f"{name}_s": _seconds(times[f"{name}_ns"]) for name in _SECONDS},

@@ -12,7 +12,7 @@ from torch.nn import functional
 from bench import dataset_tensors, feeds, models, steps
 from bench.errors import BenchError, RunError
 from bench.options import Options
-from bench.parallel import derived_options, strategies
+from bench.parallel import device_and_learning_rate, strategies
 
 #: Largest relative difference of a step's loss. Another order of summation changes the seventh digit (2e-7 over 8
 #: steps); a lost or doubled shard, or a gradient of the wrong size, changes it by 1e-4 or more. CUDA may use TF32.
@@ -45,12 +45,12 @@ def one_process_losses(samples: dataset_tensors.Samples, options: Options, world
     """Train with plain PyTorch in one process on the CPU; return the losses of ``verify_steps`` steps."""
     torch.manual_seed(options["seed"])
     model = models.build(options, samples.set.shape, samples.set.classes)
-    scaled = {**options, "learning_rate": derived_options.learning_rate(options, world), "cuda_graphs": False}
+    scaled = {**options, "learning_rate": device_and_learning_rate.learning_rate(options, world), "cuda_graphs": False}
     optimizer = steps.optimizer_for(model.parameters(), scaled)
     scaler = steps.gradient_scaler_or_none(options, "cpu")
     losses: list[float] = []
     for numbers in feeds.order(
-        feeds.epoch_samples(samples, options), derived_options.effective_batch(options, world), options
+        feeds.epoch_samples(samples, options), device_and_learning_rate.effective_batch(options, world), options
     ):
         if len(losses) == options["verify_steps"]:
             break

@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple
 from pydantic import TypeAdapter
 
 from envmatrix.evidence.evidence_models import Evidence, System
-from envmatrix.evidence.record import Read, Record
+from envmatrix.evidence.trial_record import Read, Record
 from envmatrix.results.trial import Reading, Trial, TrialFacts, trial_from_line
 
 _START, _RECORD, _EVIDENCE, _END = b'{"schema":', b',"record":{', b'"evidence":{', b"}}\n"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from envmatrix.cli.argument_parser import Arguments
-    from envmatrix.results.run_json import LauncherOptions
+    from envmatrix.results.run_model import LauncherOptions
 
 
 def print_json(body: object) -> None:

@@ -13,7 +13,7 @@ from envmatrix.matrix.model import Workload
 from envmatrix.matrix.parse import locate_key
 from envmatrix.plan.environment import Environment, all_libraries, resolve_environment
 from envmatrix.results import Run, RunFolder, write_whole
-from envmatrix.results.run_json import SideOf
+from envmatrix.results.run_model import SideOf
 from envmatrix.trials.images import Images, build_places, check_images_unchanged, matrix_locks_folder, side_matrix_path
 
 

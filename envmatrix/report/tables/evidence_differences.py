@@ -7,7 +7,7 @@ from collections import Counter
 from envmatrix.plan import shown_name
 from envmatrix.report.formatting import NONE
 from envmatrix.report.report_data import Summary
-from envmatrix.stats.evidence_texts import EVIDENCE
+from envmatrix.stats.evidence_text_cache import EVIDENCE
 
 
 def _cell(values: Counter[str] | None) -> str:

@@ -14,10 +14,10 @@ from envmatrix.report.catalog import REPORTS, render_report
 from envmatrix.report.formats.exports import figure_pdf, figure_svg
 from envmatrix.report.write import write_reports
 from envmatrix.stats.attribution.explanation import Explanation, why_not
-from envmatrix.stats.attribution.step_parts import step_parts
+from envmatrix.stats.attribution.step_time_parts import step_parts
 from envmatrix.stats.comparisons.between_runs import compare_runs
+from envmatrix.stats.comparisons.environment_pairs import compare_environments, compare_sides
 from envmatrix.stats.comparisons.result import Comparison
-from envmatrix.stats.comparisons.within_run import compare_environments, compare_sides
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.history import History, read_history
 from envmatrix.stats.measurements import read_measurements

@@ -29,7 +29,7 @@ from envmatrix.trials.execution import (
     recorded_packages_variable,
     trial_variables,
 )
-from envmatrix.trials.experiment import check_placement, snapshot_bench
+from envmatrix.trials.experiment_setup import check_placement, snapshot_bench
 from envmatrix.trials.images import Images, build_places, libraries_for_images, open_engines
 from envmatrix.trials.user_program import invocation
 from envmatrix.trials.user_program.mounts import folders_to_mount
