@@ -154,8 +154,8 @@ def _program(arguments: argparse.Namespace) -> None:
         metrics_from_program.MetricSource(
             arguments.metric_name, kind, source, key, better, arguments.metric_unit, warmup=warmup
         ),
-        tuple(metrics_from_program.parse_metric_option(text, check=False) for text in arguments.also),
-        tuple(metrics_from_program.parse_metric_option(text, check=True) for text in arguments.check),
+        tuple(metrics_from_program.parse_also_or_check(text, check=False) for text in arguments.also),
+        tuple(metrics_from_program.parse_also_or_check(text, check=True) for text in arguments.check),
     )
     record.check_writable(arguments.log)
     with open(arguments.log, "wb") if arguments.log else contextlib.nullcontext() as log:

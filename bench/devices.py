@@ -33,7 +33,7 @@ class Device:
         """Return the tensors on this device."""
         return tensors
 
-    def step_done(self, awaited: bool = False) -> None:
+    def step_submitted(self, awaited: bool = False) -> None:
         """Note that a step is fully submitted; ``awaited``: its result is needed now."""
 
     def wait(self) -> None:
@@ -155,7 +155,7 @@ class Xla(Device):
         """Copy the tensors to the XLA device."""
         return tuple(tensor.to(self.device) for tensor in tensors)
 
-    def step_done(self, awaited: bool = False) -> None:
+    def step_submitted(self, awaited: bool = False) -> None:
         """End the step's graph: XLA compiles it unless it is cached, and starts it."""
         self._core.mark_step()
         self.tells_steps = awaited

@@ -41,7 +41,7 @@ class WantedNumbers(NamedTuple):
     checks: tuple[MetricSource, ...] = ()
 
 
-def parse_metric_option(text: str, *, check: bool) -> MetricSource:
+def parse_also_or_check(text: str, *, check: bool) -> MetricSource:
     """Parse ``--also`` or ``--check``: {"name", "regex" | "json_file": "FILE:KEY" | "wall", ...}."""
     flag = "--check" if check else "--also"
     try:
@@ -105,7 +105,7 @@ class Numbers:
         return bool(self.matchers or self.marks)
 
     def look(self, writes: list[str], at_ns: int, full: bool) -> None:
-        """Search the whole lines of each write; all were available at ``at_ns`` (see ``program_output.Burst``)."""
+        """Search the whole lines of each write; all were available at ``at_ns`` (see ``user_program_output.Burst``)."""
         from bench import number_parser
 
         if self.marks:

@@ -132,7 +132,7 @@ def words(label: str) -> str:
     return " ".join(re.sub(r"[_.\-]+", " ", _CAMEL.sub(" ", label)).lower().split())
 
 
-def mask_and_detect_counts(line: str) -> tuple[str, bool]:
+def mask_dates_and_detect_counts(line: str) -> tuple[str, bool]:
     """Return a line with dates, clocks, paths, ... replaced by NULs, and whether it has a count such as 10/100."""
     counted = False
 
@@ -207,7 +207,7 @@ _UNIT_READERS = (
 @lru_cache(maxsize=4096)
 def fields(line: str) -> tuple[Field, ...]:
     """Return the numbers of one line, from left to right."""
-    text, _ = mask_and_detect_counts(line)
+    text, _ = mask_dates_and_detect_counts(line)
     read_fields: list[Field] = []
     search_start = 0
     for run in _RUN.finditer(text):

@@ -56,7 +56,7 @@ class Marks:
         self._wanted: int | None = None
         self._had, self._tell = os.pipe()
 
-    def fileno(self) -> int:
+    def turn_done_fileno(self) -> int:
         """Return a file descriptor that is readable when a turn's steps are done."""
         return self._had
 

@@ -27,7 +27,7 @@ def no_mark(_phase: str) -> None:
 class Step(Protocol):
     """One step on a batch; returns this process's loss or None. The mean over all processes is the batch's loss.
 
-    A step ends with a call of ``Device.step_done``.
+    A step ends with a call of ``Device.step_submitted``.
     """
 
     def __call__(self, batch: Batch, mark: Mark = no_mark) -> Tensor | None:
@@ -108,7 +108,7 @@ class Trainer:
         loss = self.gradients(images, labels, batch.total, mark)
         self.update_weights()
         self.keep(loss)
-        self.device.step_done()
+        self.device.step_submitted()
         mark("optimizer")
         return loss
 
@@ -258,7 +258,7 @@ class Predictor:
             (images,) = self.device.to_here(batch.images)
             mark("data")
             scores = self.forward(images.to(self.dtype))
-            self.device.step_done(awaited=True)
+            self.device.step_submitted(awaited=True)
         del scores  # deleted late, because XLA skips results without a reference
         mark("forward")
 

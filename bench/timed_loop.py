@@ -45,7 +45,7 @@ class Length:
         """Steps before the timed ones; with torch.compile at least one, which compiles."""
         return max(self.checked + self.warm_up, int(self.compiles))
 
-    def look(self, seconds: float) -> Length:
+    def steady_state_length(self, seconds: float) -> Length:
         """Return the length of a steady-state run of the same work."""
         return Length(checked=0, warm_up=0, timed=0, epoch=self.epoch, compiles=self.compiles, look_s=seconds)
 

@@ -23,9 +23,9 @@ from bench.early_and_late_steps import first_half_extra_s, first_to_last_step_ra
 from bench.errors import BenchError, RunError
 from bench.evidence import cgroup, command_programs, proc_files, process_tree_watch, stop_and_continue_count
 from bench.evidence.reading import attempt
-from bench.program_output import Output, Pipe
-from bench.program_turns import StepTurns, Turns
 from bench.step_times_from_output import Marks
+from bench.user_program_output import Output, Pipe
+from bench.user_program_turns import StepTurns, Turns
 
 _PROBE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probe")
 _CHUNK_BYTES = 1 << 16

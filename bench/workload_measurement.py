@@ -40,7 +40,9 @@ def measure(
     device_and_learning_rate.check_batch_divides(options)
     work = _prepare_work(options, prepared, place)
     try:
-        loop = timed_loop.Loop(work.source, place, work.length if look_s is None else work.length.look(look_s), gate)
+        loop = timed_loop.Loop(
+            work.source, place, work.length if look_s is None else work.length.steady_state_length(look_s), gate
+        )
         measured = _measure_work(work, loop, place, import_ns, look_s)
         if gate is not None and loop.goes_on_s is not None:
             keep(measured)

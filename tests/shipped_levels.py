@@ -9,7 +9,7 @@ from envmatrix.matrix.include import packaged_names
 from envmatrix.matrix.model import Matrix
 from envmatrix.matrix.parse import parse
 from envmatrix.plan.environment import Environment, build_environment
-from envmatrix.system.resource_paths import default_matrix
+from envmatrix.system.resource_paths import bundled_matrix_file
 
 #: Levels that are the default of a process; the tables call them a no-op.
 ALREADY = {
@@ -22,7 +22,7 @@ ALREADY = {
 def matrix() -> Matrix:
     """Return a matrix of all files of the library: the root one includes most of them, not all."""
     every = ", ".join(f"envmatrix:{name}" for name in packaged_names())
-    return parse(f"version: 2\ninclude: [{every}]\nenvironments: {{baseline: {{}}}}\n", default_matrix())
+    return parse(f"version: 2\ninclude: [{every}]\nenvironments: {{baseline: {{}}}}\n", bundled_matrix_file())
 
 
 def unverified() -> set[tuple[str, str]]:

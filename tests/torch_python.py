@@ -14,11 +14,11 @@ from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import EnvmatrixError
 from envmatrix.matrix import load
 from envmatrix.plan.environment import all_libraries, resolve_environment
-from envmatrix.system.resource_paths import default_matrix
+from envmatrix.system.resource_paths import bundled_matrix_file
 
 
 def main() -> int:
-    matrix = load(default_matrix())
+    matrix = load(bundled_matrix_file())
     image = resolve_environment(matrix, os.environ.get("ENVMATRIX_TEST_ENVIRONMENT", "baseline"), {}).image
     try:
         prepared = find_engine("local").prepare(image, all_libraries(matrix), lambda text: print(text, file=sys.stderr))

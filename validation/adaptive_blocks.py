@@ -188,7 +188,7 @@ def race_errors(way: str, noise: str, environments: int, runs: int, chance: np.r
 def _any_misses(logs: Floats, race: racing.FamilyRace, plan: Plan) -> bool:
     """Return whether any interval at the end of a race of equal environments excludes 1."""
     environments = len(logs) - 2
-    levels = racing.final_levels(plan, race.stopped)
+    levels = racing.confidence_levels_of_all_arms(plan, race.stopped)
     blocks = {item.arm: item.block for item in race.stopped}
     arms = families(plan)[-1].arms
     used = np.array([blocks.get(arm.name, race.block or _MOST) for arm in arms])

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from envmatrix.plan import Plan, make_arms
-from envmatrix.plan.steady_state_block_share import share_to_continue
+from envmatrix.plan.steady_state_block_share import share_of_blocks_to_continue
 from envmatrix.results import trial_of
 from envmatrix.stats.effect_estimation import estimate
 from envmatrix.stats.measurements import Measurements, fold_trials
@@ -162,7 +162,7 @@ def allocations(runs: int, budget_s: float, chance: np.random.Generator) -> Iter
     """Yield the half-width of each allocation of a budget, and the one that the rule chooses."""
     process, trial = PROCESS**2, TRIAL**2
     late = STRETCH**2 / (STRETCHES - LATE)
-    wanted = share_to_continue(trial + late, process - trial, LATER_S, BLOCK_S)
+    wanted = share_of_blocks_to_continue(trial + late, process - trial, LATER_S, BLOCK_S)
     course, where = COURSES["all alike"], f"budget of {budget_s / 60:.0f} minutes"
     widths: dict[int, float] = {}
     for groups in itertools.count(2):

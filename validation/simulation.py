@@ -23,7 +23,7 @@ from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.inference.maxt import critical_value, moderated_errors
 from envmatrix.stats.pairing import Views, families
 from envmatrix.stats.stopping.precision import CONFIRMATIONS
-from envmatrix.stats.stopping.racing import FamilyData, final_levels, race_family, surely_near_best
+from envmatrix.stats.stopping.racing import FamilyData, confidence_levels_of_all_arms, race_family, surely_near_best
 from validation.noise import NOISES
 from validation.simulated import SIZE, Figure, absolute_t, over_two_copies, rate, trials_of
 from validation.simulated_choice import choices, simplicity
@@ -124,7 +124,7 @@ def _one_race(logs: Floats, plan: Plan, speeds: Sequence[float]) -> _Raced:
     over = race_family(field_, blocks, plan)
     last = over.block or plan.max_blocks
     stopped = {item.arm: item for item in over.stopped}
-    levels = final_levels(plan, over.stopped)
+    levels = confidence_levels_of_all_arms(plan, over.stopped)
     used = [stopped[arm.name].block if arm.name in stopped else last for arm in family.arms]
     parts = [(row - reference)[:ran] for row, ran in zip(logs[2:], used, strict=True)]
     errors = np.array([part.std(ddof=1) / np.sqrt(len(part)) for part in parts])

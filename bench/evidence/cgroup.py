@@ -45,7 +45,7 @@ def memory_ran_out(kills: int | None) -> str:
     return f" as memory ran out ({killed} killed by the kernel)" if killed > 0 else ""
 
 
-def open_events() -> int | None:
+def open_freeze_events_file() -> int | None:
     """Open the file that signals when this version 2 group is frozen, or return None if there is none."""
     files = (attempt(partial(os.open, f"{folder}/cgroup.events", os.O_RDONLY)) for folder in folders(""))
     return next((file for file in files if file is not None), None)

@@ -24,7 +24,7 @@ def watch(children: bool = False) -> None:
     signal.signal(signal.SIGCONT, _went_on)
     if children:
         signal.signal(signal.SIGCHLD, _child_changed)
-    file = cgroup.open_events()
+    file = cgroup.open_freeze_events_file()
     if file is not None:
         os.pread(file, 4096, 0)
         _group.register(file, select.POLLPRI)

@@ -192,7 +192,7 @@ def check_disk(_root: Path) -> Iterator[Finding]:
         yield bad("cache", f"{existing} is not writable", "point ENVMATRIX_CACHE to a folder that you can write to")
 
 
-def check_library_download(_root: Path) -> Iterator[Finding]:
+def check_apt_tools(_root: Path) -> Iterator[Finding]:
     """Check whether system libraries can be fetched without root."""
     if shutil.which("apt-get") and shutil.which("dpkg-deb"):
         yield good("system libraries", "apt-get can download jemalloc and others to the cache, without root")
@@ -246,17 +246,17 @@ CHECKS: tuple[Callable[[Path], Iterator[Finding]], ...] = (
     check_huge_pages,
     check_cpu_quota,
     check_disk,
-    check_library_download,
+    check_apt_tools,
     check_engines,
     check_launchers,
-    software.check_local_placement,
+    software.check_memory_limits_and_cache,
     software.check_apptainer,
     software.check_enroot,
-    software.check_podman,
+    software.check_podman_storage,
     software.check_slurm,
     software.check_modules,
     software.check_cuda,
-    software.check_xla,
+    software.check_tpu,
     check_extensions,
 )
 

@@ -13,7 +13,7 @@ from envmatrix.matrix import Matrix, load
 from envmatrix.matrix.parse import parse
 from envmatrix.results import Run, RunFolder
 from envmatrix.system.progress import ProgressCallback, silent
-from envmatrix.system.resource_paths import default_matrix
+from envmatrix.system.resource_paths import bundled_matrix_file
 
 #: A file or folder.
 PathLike = str | os.PathLike[str]
@@ -40,7 +40,7 @@ def find_matrix(matrix_path: PathLike | None = None, progress: ProgressCallback 
     if has_matrix():
         return _DEFAULT_MATRIX
     progress("no matrix.yaml here: using the matrix and the PyTorch that come with envmatrix")
-    return default_matrix()
+    return bundled_matrix_file()
 
 
 def load_matrix(matrix_path: PathLike | None = None, progress: ProgressCallback = silent) -> Matrix:

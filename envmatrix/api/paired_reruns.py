@@ -26,7 +26,7 @@ from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.trials.experiment_setup import Experiment, create_experiment, find_design
 from envmatrix.trials.new_run_options import NewRun
 from envmatrix.trials.overrides import Overrides, resolve_engine_names, with_changed_values
-from envmatrix.trials.two_matrix_comparison import Side, check_comparable, side_design
+from envmatrix.trials.two_matrix_comparison import Side, check_comparable, two_side_design
 from envmatrix.trials.user_program.file_digests import changed_file_texts, program_files
 
 _NO_OVERRIDES, _DEFAULT_RUN = Overrides(), NewRun()
@@ -114,7 +114,7 @@ def _choose_design(side: Side, name: str | None, overrides: Overrides) -> Design
     run_design = side.run.design if side.run and name is None else None
     base_design = run_design or find_design(side.matrix, name or "default")
     limits = {key: value for key, value in vars(overrides).items() if key != "environments"}
-    return side_design(with_changed_values(base_design, limits), overrides.environments)
+    return two_side_design(with_changed_values(base_design, limits), overrides.environments)
 
 
 def _changed_files_text(sides: Sequence[Side], workload: str) -> str:
@@ -306,7 +306,7 @@ def _nothing_to_confirm_text(name: str, reasons: dict[str, str]) -> str:
 def _confirmation_design(run: Run, wanted: Sequence[Wanted], limits: Mapping[str, object]) -> Design:
     """Return the stored run's design for the reference, the explained environments and those that confirm."""
     names = [wanted[0].reference, *(name for cause in wanted for name in (cause.arm.environment, cause.by))]
-    design = side_design(with_changed_values(run.design, limits), names)
+    design = two_side_design(with_changed_values(run.design, limits), names)
     workloads = tuple(dict.fromkeys(cause.arm.workload for cause in wanted))
     engines = tuple(dict.fromkeys(cause.arm.engine for cause in wanted))
     return design.model_copy(update={"steady": False, "workloads": workloads, "engines": engines})

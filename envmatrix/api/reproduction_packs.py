@@ -26,10 +26,10 @@ from envmatrix.runner.reproduction.pack_contents import (
     collect_files,
     file_listing_contents,
     image_contents,
-    image_files,
     library_contents,
     make_manifest,
     sbom_contents,
+    single_file_images,
 )
 from envmatrix.runner.reproduction.pack_crate import CRATE_FILE, make_crate
 from envmatrix.runner.reproduction.pack_programs import DEFAULT_MAX_BYTES, collect_programs, not_packed_texts
@@ -98,7 +98,7 @@ def pack_run(
     files: dict[str, Path] = {}
     if any(isinstance(find_engine(arm.engine), (HasBills, HasImageFiles)) for arm in packed_run.plan.arms):
         experiment = reopen_experiment(folder, matrix_file, progress)
-        files = image_files(experiment.engines, experiment.prepared)
+        files = single_file_images(experiment.engines, experiment.prepared)
         contents |= sbom_contents(experiment) | file_listing_contents(experiment, places.cache)
         contents |= image_contents(experiment.engines, experiment.prepared) if images else {}
         libraries |= images and any(prepared.mounted for prepared in experiment.prepared.values())
@@ -110,7 +110,7 @@ def pack_run(
     contents[CRATE_FILE] = make_crate(packed_run, contents)
     archive = Path(f"{packed_run.name}.tar.gz" if output is None else output)
     not_packed = (*not_packed_texts(local_run, contents, (archive, folder.path.parent)), *lacking)
-    manifest = make_manifest(packed_run, contents, files, [folder.names.text(line) for line in not_packed])
+    manifest = make_manifest(packed_run, contents, files, [*map(folder.names.without_user_folders, not_packed)])
     _report_left_out(manifest, progress)
     written = write_archive(archive, manifest, contents, sign_text(manifest.text(), key, PACK) if key else None)
     return PackResult(archive, written.sha256, written.size, key is not None, manifest)

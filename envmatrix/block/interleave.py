@@ -105,7 +105,7 @@ class Member:
     over: bool = False
     later_s: float | None = None
 
-    def look(self, ready: Sequence[object]) -> bool:
+    def is_at_gate_or_ended(self, ready: Sequence[object]) -> bool:
         """Read a message or the exit of the process; return whether it waits at its gate or has ended."""
         try:
             self.left = self.gate.remaining_steps() if self.gate in ready else None
@@ -298,7 +298,7 @@ class Interleaving:
         while len(waiting) > most:
             due = min(member.due for member in waiting)
             readable = self._readable([file for member in waiting for file in (member.running, member.gate)], due)
-            arrived = [member for member in waiting if member.look(readable)]
+            arrived = [member for member in waiting if member.is_at_gate_or_ended(readable)]
             for member in arrived:
                 member.hold()
             for member in waiting if not readable else ():

@@ -20,7 +20,7 @@ from envmatrix.block.available_memory import free_memory, memory_kills, usable_m
 from envmatrix.block.block_instructions import CANNOT_WRITE, NO_PIPES, BlockOrder, Part, TrialOrder, Turns
 from envmatrix.block.interleave import BrokenOffError, Interleaving, Member, Schedule
 from envmatrix.block.process import ENDED_S, Exit, NotStartedError, Order, Overlay, SupervisedProcess
-from envmatrix.block.program_folder import lay_out
+from envmatrix.block.program_folder import link_program_files
 from envmatrix.block.program_overlay import make_overlay, remove_folder
 from envmatrix.block.result_file_writer import WRITE_ERRORS, JobFiles, StopError
 from envmatrix.block.srun import GRACE_S, Nodes, trial_variables
@@ -114,7 +114,7 @@ class PartRun:
             self.overlays[trial.name] = overlay
         else:
             self.say(f"{trial.name} sees links to {folder} in place of the folder itself")
-            lay_out(work, Path(folder), inside, metric)
+            link_program_files(work, Path(folder), inside, metric)
 
     def _run_alone(self, order: Order, log: IO[bytes]) -> Outcome:
         """Run a program to its end; end it if the job was suspended, as it then runs again."""
@@ -131,7 +131,7 @@ class PartRun:
         assert self.nodes is not None
         folder = self._folder(trial)
         words = ("rank", trial.name, self.nodes.meeting_place(self.job) if trial.nodes > 1 else "")
-        argv = self.nodes.srun_argv(trial.nodes, *words, output=folder / "tasks", options=trial.srun)
+        argv = self.nodes.package_task_argv(trial.nodes, *words, output=folder / "tasks", options=trial.srun)
         own_variables = {**os.environ, orphans.TRIAL_VARIABLE: self.mark}
         order = Order(argv, own_variables, folder / "work", trial.limit_s, grace_s=GRACE_S)
         outcome = self._run_alone(order, (folder / "srun").open("wb"))

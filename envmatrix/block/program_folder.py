@@ -16,7 +16,7 @@ MAX_COPIED_BYTES = 2**20
 _MOST_ENTRIES = 20_000
 
 
-def lay_out(work: Path, files: Path, inside: str, metric: str = "") -> None:
+def link_program_files(work: Path, files: Path, inside: str, metric: str = "") -> None:
     """Make every entry of the program's folder appear in ``work``.
 
     The folder itself is mounted read-only at ``inside``. Small files are copied, so that a program can write to them

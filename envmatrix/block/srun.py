@@ -29,7 +29,9 @@ class Nodes:
     names: Sequence[str]
     order: Path
 
-    def srun_argv(self, count: int, *words: str, output: Path | None = None, options: Sequence[str] = ()) -> list[str]:
+    def package_task_argv(
+        self, count: int, *words: str, output: Path | None = None, options: Sequence[str] = ()
+    ) -> list[str]:
         """Return the command that runs a task of this package on each of the first ``count`` nodes.
 
         Unless ``options`` have --cpu-bind, Slurm binds no CPUs: by its default, a task would get one core.
@@ -45,7 +47,7 @@ class Nodes:
 
     def inspect_all(self) -> list[dict[str, Any]]:
         """Return a report on every node; an empty list if a task did not start on each of them."""
-        argv = self.srun_argv(len(self.names), "look")
+        argv = self.package_task_argv(len(self.names), "look")
         finished = subprocess.run(argv, stdout=subprocess.PIPE, timeout=_ANSWER_S, check=False)
         reports = [json.loads(line) for line in finished.stdout.splitlines() if line.startswith(b"{")]
         return sorted(reports, key=lambda seen: int(seen["rank"])) if len(reports) == len(self.names) else []

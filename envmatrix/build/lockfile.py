@@ -37,7 +37,7 @@ class PinnedPackage:
     line: int = 0
 
     @property
-    def place_in_lock(self) -> Where:
+    def lock_file_and_line(self) -> Where:
         """Where it is pinned, for error messages."""
         return Where(self.lock, self.line or None)
 

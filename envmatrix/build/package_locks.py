@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from envmatrix.build.cache import Cache, json_digest
-from envmatrix.build.debian.packages import Apt, distribution_name
+from envmatrix.build.debian.packages import Apt, lock_name_of_distribution
 from envmatrix.build.lockfile import Lock, PinnedPackage, Section, find_section, read_lock, request_text
 from envmatrix.build.python.interpreters import Python, find_python_cached
 from envmatrix.build.python.pip import ResolveRequest, cached_pip, is_reachable
@@ -78,7 +78,7 @@ class Locks:
 
     def library_debian_file(self, apt: Apt | None = None) -> Path:
         """Return the lock of libraries from Debian packages of this machine's distribution, or of ``apt``'s suite."""
-        name = apt.lists if apt else distribution_name()
+        name = apt.lists if apt else lock_name_of_distribution()
         if name is None:
             raise EngineError("apt is not installed on this machine")
         return self.folder / f"{LIBRARIES}.{name}.txt"
@@ -223,8 +223,8 @@ class Locks:
         written = [path for image in images for path in self._make_image(image, architecture)]
         wheels = [self._wheels_request(library, python) for library in existing if library.requirements]
         written += self._make_libraries(wheels, f"not locked for {architecture}" if python.architecture else "")
-        if distribution_name() is not None:
-            apt = Apt(self.cache, distribution_name(architecture) or "", architecture=python.architecture)
+        if lock_name_of_distribution() is not None:
+            apt = Apt(self.cache, lock_name_of_distribution(architecture) or "", architecture=python.architecture)
             packages = [self._debian_request(library, apt) for library in existing if library.apt]
             written += self._make_libraries(packages, "not locked")
         return written

@@ -21,5 +21,5 @@ class BuildPaths:
 def project_paths() -> BuildPaths:
     """Return the paths of this checkout, or of the installed package, for this user."""
     return BuildPaths(
-        Cache(resource_paths.cache_folder()), resource_paths.locks_folder(), resource_paths.bench_folder()
+        Cache(resource_paths.cache_folder()), resource_paths.bundled_package_locks(), resource_paths.bench_folder()
     )

@@ -111,7 +111,7 @@ def _run_program(arguments: Arguments) -> int:
     show = console_io.print_progress if arguments.show_output else lambda _: None
     progress = console_io.print_progress
     with check_unused_input(request.words):
-        generated = matrix_for_program.make_matrix(request, overrides, file, progress, show)
+        generated = matrix_for_program.run_program_and_draft_matrix(request, overrides, file, progress, show)
     if generated.more:
         progress(generated.more)
     with matrix_for_program.run_cleanup_on_failure(generated.matrix.workloads.values(), progress):

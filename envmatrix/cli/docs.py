@@ -33,11 +33,11 @@ def _found(asked: str, pages: Mapping[str, Path]) -> str:
     if name in pages:
         return _text(pages, name).rstrip("\n")
     for word in verdict_and_warning_terms.TOPICS:
-        if verdict_and_warning_terms.plain(word) == verdict_and_warning_terms.plain(name):
+        if verdict_and_warning_terms.term_lookup_key(word) == verdict_and_warning_terms.term_lookup_key(name):
             return verdict_and_warning_terms.topic_section(_text(pages, verdict_and_warning_terms.PAGE), word)
     terms = verdict_and_warning_terms.terms(_text(pages, verdict_and_warning_terms.GLOSSARY))
     for term, line in terms.items():
-        if verdict_and_warning_terms.plain(term) == verdict_and_warning_terms.plain(asked):
+        if verdict_and_warning_terms.term_lookup_key(term) == verdict_and_warning_terms.term_lookup_key(asked):
             return line
     if row := re.search(rf"^\| `{re.escape(name)}`(?:,.*?)? \| .*$", _text(pages, "matrix"), re.MULTILINE):
         return f"a key of matrix.yaml (envmatrix docs matrix): {row[0]}"

@@ -38,7 +38,7 @@ def run(arguments: Arguments) -> int:
     with check_unused_input(command):
         ended = shared_options.run_elsewhere(arguments, PROGRAM_LIMIT_S if command else EVIDENCE_LIMIT_S)
         session = ended.session if ended else shared_options.open_chosen_environment(arguments)
-        evidence = ended.evidence() if ended else session.evidence(command)
+        evidence = ended.evidence_or_raise() if ended else session.evidence(command)
     claims, observed = session.environment.claims, read_evidence(evidence)
     verifiable = [claim for claim in claims if not checks.unverifiable_reason(claim, observed)]
     contradictions = checks.contradictions(verifiable, observed)

@@ -42,8 +42,8 @@ from envmatrix.engines.apptainer_command import (
 from envmatrix.engines.base import CommandLine, Engine, Job, NamedImage, Prepared, file_safe_name
 from envmatrix.engines.docker import DockerEngine, give_work_folder_to_user
 from envmatrix.engines.local import GuardedJob, guarded_job
-from envmatrix.engines.podman import image_source
-from envmatrix.engines.process_limits import CgroupConfined, plain_place, remove_run_cgroups
+from envmatrix.engines.podman import docker_or_podman_engine
+from envmatrix.engines.process_limits import CgroupConfined, plain_place, remove_empty_run_cgroups
 from envmatrix.engines.ready_made_images import prepare_ready_image
 from envmatrix.engines.sif_build import (
     ARCHIVE,
@@ -107,7 +107,7 @@ class ApptainerEngine(CgroupConfined, Engine):
             return last_prepared
         if last_prepared and not self.holds(last_prepared):
             shutil.rmtree(Path(last_prepared.reference).parent, ignore_errors=True)
-        if docker := image_source(self.places):
+        if docker := docker_or_podman_engine(self.places):
             prepared = self._from_docker(docker, docker.prepare(image, libraries, progress), progress)
         else:
             prepared = self._build_without_docker(image, libraries, progress)
@@ -186,7 +186,7 @@ class ApptainerEngine(CgroupConfined, Engine):
 
     def base(self, image: Image, progress: ProgressCallback) -> BaseImage:
         """Return the base of an image: Docker's if Docker is available, otherwise one made here."""
-        if docker := image_source(self.places):
+        if docker := docker_or_podman_engine(self.places):
             return docker.base(image, progress)
         return bootstrapped_base(image, self.places, progress)[0]
 
@@ -199,7 +199,7 @@ class ApptainerEngine(CgroupConfined, Engine):
     ) -> NamedImage:
         """Write the stand-alone SIF of a named environment to ``folder``, with its bill of materials."""
         target = folder / f"{environment.name}.sif"
-        if docker := image_source(self.places):
+        if docker := docker_or_podman_engine(self.places):
             current = docker.prepare_with_current_bench(environment.image, libraries, progress)
             prepared = self._from_docker(docker, current, progress)
         else:
@@ -294,7 +294,7 @@ class ApptainerEngine(CgroupConfined, Engine):
 
     def sweep(self, run: str) -> int:
         """Kill the containers left by a killed run, and remove its cgroups."""
-        return self._kill_marked(f"{file_safe_name(run)}.") + remove_run_cgroups(run)
+        return self._kill_marked(f"{file_safe_name(run)}.") + remove_empty_run_cgroups(run)
 
 
 def _marked_processes(marker: str) -> list[int]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from envmatrix.build.images.definitions import USER
 from envmatrix.engines.base import WORK, Job, Limits
-from envmatrix.engines.gpu_devices import AMD, INTEL, NVIDIA, gpu_maker, visible_gpus
+from envmatrix.engines.gpu_devices import AMD, INTEL, NVIDIA, gpu_maker_of_image, visible_gpus
 from envmatrix.engines.local import preload_variable
 from envmatrix.errors import EngineError
 from envmatrix.system.host import status_field
@@ -111,7 +111,7 @@ def exec_argv(job: Job, program: str, whose: Sequence[str], marker: Path | None 
     variables = {**job.prepared.variables, **job.env, **gpu_variables(job), **preload_variable(job.preload)}
     return [
         program, "--silent", "exec", *whose, "--containall", "--cleanenv", "--no-home",
-        *(_GPU_OPTIONS[gpu_maker(job.prepared.facts)] if job.limits.gpus else ()),
+        *(_GPU_OPTIONS[gpu_maker_of_image(job.prepared.facts)] if job.limits.gpus else ()),
         "--no-privs", *(() if job.limits.network else ("--net", "--network", "none")),
         "--pwd", str(job.mounts.start or WORK), *(word for mount in mounts for word in ("--bind", mount)),
         job.prepared.reference,
@@ -127,7 +127,7 @@ def gpu_variables(job: Job) -> dict[str, str]:
     gpus = job.limits.gpus
     if not gpus:
         return {}
-    maker = gpu_maker(job.prepared.facts)
+    maker = gpu_maker_of_image(job.prepared.facts)
     libraries = ":".join(filter(None, (_LIBRARIES.get(maker), job.env.get("LD_LIBRARY_PATH"))))
     return {**({"LD_LIBRARY_PATH": libraries} if libraries else {}), **visible_gpus(maker, gpus)}
 

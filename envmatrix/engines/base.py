@@ -275,7 +275,7 @@ class TakesTurns(Protocol):
 class LimitsCpuTime(Protocol):
     """An engine that can enforce ``Limits.cpu_quota``."""
 
-    def why_no_quota(self) -> str | None:
+    def why_no_cpu_quota(self) -> str | None:
         """Return why it cannot limit CPU time here, and the remedy; None if it can."""
 
 
@@ -283,7 +283,7 @@ def check_quota(engine: Engine, environment: Environment) -> None:
     """Raise SkipEnvironmentError if the engine cannot enforce the CPU quota of ``environment``."""
     if environment.cpu_quota is None:
         return
-    reason = "this engine cannot limit CPU time" if not isinstance(engine, LimitsCpuTime) else engine.why_no_quota()
+    reason = "this engine cannot limit CPU time" if not isinstance(engine, LimitsCpuTime) else engine.why_no_cpu_quota()
     if reason:
         why, _, remedy = reason.partition("\n  -> ")
         raise SkipEnvironmentError(

@@ -31,12 +31,12 @@ from envmatrix.engines.docker_container_control import (
     RunningContainer,
     container_exit,
     count_pauses,
-    running_container,
     start,
+    start_and_watch_container,
     wait_for_exit,
 )
 from envmatrix.engines.docker_images import CACHE_LABEL, RUN_LABEL, DockerImages, held_image_id, image_id_and_layers
-from envmatrix.engines.gpu_devices import NVIDIA, gpu_maker, gpu_options, visible_gpus
+from envmatrix.engines.gpu_devices import NVIDIA, gpu_maker_of_image, gpu_options, visible_gpus
 from envmatrix.engines.local import preload_variable
 from envmatrix.engines.ready_made_images import prepare_ready_docker_image
 from envmatrix.errors import EngineError, NoTrialError, StoreError
@@ -84,7 +84,7 @@ class DockerEngine(Engine):
         """Return why the engine cannot be used here; None if it responds."""
         return why_not(self.host())
 
-    def why_no_quota(self) -> str | None:
+    def why_no_cpu_quota(self) -> str | None:
         """Return why the engine cannot set CPU quotas; None if it can."""
         with self.client("checking for CPU quotas") as client:
             return None if client.info().get("CpuCfsQuota") else f"this kernel has none (see `{self.name} info`)"
@@ -187,7 +187,7 @@ class DockerEngine(Engine):
         with (
             self._container(job) as (client, container),
             _container_output(client, container, job),
-            running_container(client, container, job, self.host()) as running,
+            start_and_watch_container(client, container, job, self.host()) as running,
         ):
             yield running
 
@@ -243,7 +243,7 @@ def container_config(job: Job, user: str, cache: Path) -> dict[str, object]:
         raise EngineError(
             f"Docker cannot mount a folder with a colon in its path: {bad_bind}", remedy="rename the folder"
         )
-    maker = gpu_maker(job.prepared.facts)
+    maker = gpu_maker_of_image(job.prepared.facts)
     chosen_gpus = visible_gpus(maker, limits.gpus) if limits.gpus and maker != NVIDIA else {}
     variables = {**job.prepared.variables, **job.env, **chosen_gpus, **preload_variable(job.preload)}
     host: dict[str, object] = {

@@ -99,7 +99,7 @@ class RunningContainer:
 
 
 @contextlib.contextmanager
-def running_container(client: DockerClient, container: str, job: Job, host: str) -> Iterator[RunningContainer]:
+def start_and_watch_container(client: DockerClient, container: str, job: Job, host: str) -> Iterator[RunningContainer]:
     """Start a container, and wait for its end in a background thread with its own connection to ``host``."""
     ends, end_signal = socket.socketpair()
     codes: list[int] = []

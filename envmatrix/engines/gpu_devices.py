@@ -20,7 +20,7 @@ _BUILDS = {"cu": NVIDIA, "rocm": AMD, "xpu": INTEL}
 _DEVICES = {AMD: ("/dev/kfd", "/dev/dri"), INTEL: ("/dev/dri",)}
 
 
-def gpu_maker(facts: Mapping[str, str], root: Path = Path("/")) -> str:
+def gpu_maker_of_image(facts: Mapping[str, str], root: Path = Path("/")) -> str:
     """Return whose GPUs an image's torch uses, by its build; otherwise whose GPUs this machine has."""
     build = facts.get("package torch", "").partition("+")[2]
     by_build = next((maker for start, maker in _BUILDS.items() if build.startswith(start)), None)

@@ -18,7 +18,7 @@ from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.base import Job, Prepared
 from envmatrix.engines.docker import DockerEngine
 from envmatrix.engines.docker_api import PODMAN_REMEDY, DockerClient, answers, is_rootless, podman_host, why_not
-from envmatrix.engines.gpu_devices import NVIDIA, gpu_maker
+from envmatrix.engines.gpu_devices import NVIDIA, gpu_maker_of_image
 from envmatrix.errors import EngineError
 from envmatrix.plan.environment import Image, Library
 from envmatrix.system.process import Order, SupervisedProcess, log_or_inherited_streams
@@ -78,16 +78,16 @@ class PodmanEngine(DockerEngine):
                 return "rootless Podman pauses processes only with version 2 of control groups"
         return ""
 
-    def why_no_quota(self) -> str | None:
+    def why_no_cpu_quota(self) -> str | None:
         """Return why Podman cannot set CPU quotas; None if it can."""
         with self.client("checking for CPU quotas") as client:
             missing = _missing_controllers(client, {"cpu"})
-        return f"{missing}\n  -> {_DELEGATE}" if missing else super().why_no_quota()
+        return f"{missing}\n  -> {_DELEGATE}" if missing else super().why_no_cpu_quota()
 
     def check_limits(self, client: DockerClient, job: Job) -> None:
         """Raise EngineError for a limit of ``job`` that Podman would ignore."""
         limits = job.limits
-        if limits.gpus and gpu_maker(job.prepared.facts) == NVIDIA:
+        if limits.gpus and gpu_maker_of_image(job.prepared.facts) == NVIDIA:
             version = str(client.version()["Version"])
             if tuple(map(int, re.findall(r"\d+", version)[:2])) < _GPU_VERSION:
                 raise EngineError(
@@ -139,7 +139,7 @@ def _start_service(owner: int) -> str:
     return f"unix://{path}"
 
 
-def image_source(places: BuildPaths) -> DockerEngine | None:
+def docker_or_podman_engine(places: BuildPaths) -> DockerEngine | None:
     """Return the engine that has Docker's images: Docker, or Podman at a socket that answers; None: neither."""
     if why_not() is None:
         return DockerEngine(places)

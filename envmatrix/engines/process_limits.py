@@ -65,7 +65,7 @@ def _find_usable_cgroup(controller: str) -> tuple[Path, str] | None:
     return (version_2, "cgroup v2") if version_2 else None
 
 
-def limit_holder() -> str:
+def memory_limit_mechanism() -> str:
     """Return what enforces a memory limit here: ``cgroup v1``, ``cgroup v2`` or ``RLIMIT_DATA``."""
     cgroup = _find_usable_cgroup("memory")
     return cgroup[1] if cgroup else "RLIMIT_DATA"
@@ -163,15 +163,15 @@ def leftover_cgroups(prefix: str) -> list[Path]:
 class CgroupConfined:
     """An engine whose processes start in cgroups created by envmatrix (``LimitsCpuTime``)."""
 
-    def why_no_quota(self) -> str | None:
+    def why_no_cpu_quota(self) -> str | None:
         """Return why CPU time cannot be limited here; None if it can."""
         return None if _find_usable_cgroup("cpu") else f"{_NO_QUOTA}\n  -> {_DOCKER_REMEDY}"
 
     def sweep(self, run: str) -> int:
         """Remove the cgroups of a killed run, whose processes ended with it."""
-        return remove_run_cgroups(run)
+        return remove_empty_run_cgroups(run)
 
 
-def remove_run_cgroups(run: str) -> int:
+def remove_empty_run_cgroups(run: str) -> int:
     """Remove the cgroups left by a killed run of that name; return their number."""
     return sum(remove_cgroup_once_empty(group) for group in leftover_cgroups(f"{_PREFIX}{file_safe_name(run)}."))

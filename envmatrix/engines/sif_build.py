@@ -11,7 +11,7 @@ from envmatrix.build.cache import Cache, disk_errors, file_digest, json_digest, 
 from envmatrix.build.images.file_listing import ENGINE_PATHS, listing_argv
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.apptainer_command import NO_CONFIG, find_program, identity, is_unprivileged_root
-from envmatrix.engines.podman import image_source
+from envmatrix.engines.podman import docker_or_podman_engine
 from envmatrix.engines.ready_made_images import image_file, ready_image_id
 from envmatrix.errors import EngineError, EnvmatrixError
 from envmatrix.matrix.field_types import is_image_file
@@ -89,7 +89,7 @@ def ensure_sif(places: BuildPaths, image: Image, progress: ProgressCallback) -> 
         if file.suffix == ".sif":
             return file, digest
         return _sif_from(cache, digest, f"{file}", lambda archive: archive.symlink_to(file), progress), digest
-    if docker := image_source(places):
+    if docker := docker_or_podman_engine(places):
         with docker.client(f"saving {name}") as client:
             digest = ready_image_id(client, docker.name, image, progress)
 

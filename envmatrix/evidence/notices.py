@@ -13,7 +13,7 @@ _RUNTIMES = ("libgomp", "libiomp5", "libomp")
 _BIND = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
-def work_elsewhere(evidence: Evidence) -> Iterator[str]:
+def work_outside_timing_notices(evidence: Evidence) -> Iterator[str]:
     """Yield notices about work that may have run outside the trial's timing and environment."""
     for name in evidence.left_running or ():
         yield (f"it ended, but {name}, which it had started, kept running and was stopped: its later work is not timed")
@@ -24,7 +24,7 @@ def work_elsewhere(evidence: Evidence) -> Iterator[str]:
         )
 
 
-def missing_gpu(evidence: Evidence) -> Iterator[str]:
+def gpu_not_found_notice(evidence: Evidence) -> Iterator[str]:
     """Yield a notice if a program looked for a GPU, found none and ran on the CPU."""
     if any(
         process.cuda and process.cuda.looked_for and process.cuda.available is False
@@ -62,7 +62,7 @@ def _all_processes(evidence: Evidence) -> list[Evidence]:
     return [evidence, *(program.evidence for program in evidence.programs or () if program.evidence)]
 
 
-def process_speed_problems(evidence: Evidence) -> Iterator[str]:
+def preload_openmp_and_binding_problems(evidence: Evidence) -> Iterator[str]:
     """Yield a sentence for each problem that changes a process's speed regardless of its settings."""
     for name in evidence.lost_preloads or ():
         yield f"LD_PRELOAD in it names {name}, which the loader could not load"
@@ -74,7 +74,7 @@ def process_speed_problems(evidence: Evidence) -> Iterator[str]:
     cpus_before, cpus_at_end, crowd = (
         cpu.affinity_before or (),
         cpu.affinity_end or (),
-        cpu_shared_by_all_threads(evidence),
+        shared_cpu_and_thread_count(evidence),
     )
     if crowd:
         yield (
@@ -88,7 +88,7 @@ def process_speed_problems(evidence: Evidence) -> Iterator[str]:
         )
 
 
-def cpu_shared_by_all_threads(evidence: Evidence) -> tuple[str, int] | None:
+def shared_cpu_and_thread_count(evidence: Evidence) -> tuple[str, int] | None:
     """Return the CPU shared by all threads of a process and their number, if it was given more CPUs."""
     cpu = evidence.cpu or Cpu()
     thread_counts = cpu.thread_affinity or {}

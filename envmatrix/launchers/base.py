@@ -140,7 +140,7 @@ class LauncherKind(Protocol):
         """Return how many blocks run at the same time, each on ``span`` nodes. Raises InputError for bad options."""
         return 1
 
-    def look(
+    def check_and_find_host(
         self, design: Design, asked: LauncherOptions, engines: Sequence[Engine], span: int, progress: ProgressCallback
     ) -> Host | None:
         """Inspect the machine that trials will run on, before anything is built; None: this machine.

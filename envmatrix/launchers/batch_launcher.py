@@ -53,7 +53,7 @@ class BatchKind(LauncherKind):
         """Return how many blocks run at the same time."""
         return self.system(asked).width
 
-    def look(
+    def check_and_find_host(
         self, design: Design, asked: LauncherOptions, engines: Sequence[Engine], span: int, progress: ProgressCallback
     ) -> Host:
         """Check that there are hosts that fit and answer, all with the same CPU layout."""

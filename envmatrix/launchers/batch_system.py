@@ -96,7 +96,7 @@ class Submission:
     avoid: tuple[str, ...] = ()
 
     @property
-    def label(self) -> str:
+    def job_title(self) -> str:
         """The run and the block, without characters that a batch system may not take."""
         return re.sub(r"[^A-Za-z0-9._-]+", "-", self.title)
 

@@ -78,7 +78,7 @@ def make_trial(experiment: Experiment, slot: Slot, files: BlockFolder, attempt: 
     )
 
 
-def widest_workload(experiment: Experiment) -> int:
+def nodes_per_block(experiment: Experiment) -> int:
     """Return how many nodes a block needs: the most that one of its workloads is spread over."""
     return max((node_count(workload.options) for workload in experiment.run.workloads.values()), default=1)
 

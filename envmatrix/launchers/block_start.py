@@ -81,12 +81,12 @@ def start_lines(folder: Path, attempt: int, package: Path, modules: Iterable[str
     return [
         f"cd {posix_quote(str(folder))} 2>/dev/null || exit {CANNOT_WRITE}",
         f'log=job-{attempt}.log; stop() {{ echo "$*" >stopped-{attempt}; exit "$1"; }}',
-        *find_lines(modules, f'stop {NO_MODULE} "$node"', f'stop {NO_PYTHON} "$node"'),
+        *module_and_python_lines(modules, f'stop {NO_MODULE} "$node"', f'stop {NO_PYTHON} "$node"'),
         f'exec "$python" -I -S -B {posix_quote(str(package))} {posix_quote(str(folder))}/order-{attempt}.json {who}',
     ]
 
 
-def find_lines(modules: Iterable[str], no_module: str, no_python: str) -> list[str]:
+def module_and_python_lines(modules: Iterable[str], no_module: str, no_python: str) -> list[str]:
     """Return the lines that load modules and find a Python for the block: this one if it exists, otherwise python3.
 
     The command ``no_module`` gets the name of a module that cannot be loaded.

@@ -64,7 +64,7 @@ def find_trial_host(
         )
     span = max(spread.values(), default=1)
     check_race(race=design.race, width=kind.width(design, asked, span))
-    return kind.look(design, asked, engines, span, progress)
+    return kind.check_and_find_host(design, asked, engines, span, progress)
 
 
 def check_span(kind: LauncherKind, spread: Mapping[str, int]) -> None:

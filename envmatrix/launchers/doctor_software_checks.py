@@ -18,7 +18,7 @@ from typing import Literal
 from envmatrix.build.paths import project_paths
 from envmatrix.engines.apptainer_command import find_program, is_unprivileged_root, root_needs_namespace
 from envmatrix.engines.podman import FAST_STORAGE, SLOW_STORAGE, PodmanEngine
-from envmatrix.engines.process_limits import limit_holder
+from envmatrix.engines.process_limits import memory_limit_mechanism
 from envmatrix.errors import NoTrialError
 from envmatrix.system import resource_paths
 from envmatrix.system.cuda_driver import OLDEST_DRIVERS, loaded_driver, version_text
@@ -147,7 +147,7 @@ def check_cuda(root: Path) -> Iterator[Finding]:
         yield Finding("CUDA", "good" if served else "bad", summary, remedy)
 
 
-def check_xla(root: Path) -> Iterator[Finding]:
+def check_tpu(root: Path) -> Iterator[Finding]:
     """Check which device PyTorch/XLA can use."""
     tpus = list((root / "dev").glob("accel[0-9]*"))
     if tpus:
@@ -169,9 +169,9 @@ def check_modules(_root: Path, variables: Mapping[str, str] = os.environ) -> Ite
         yield note("modules", "neither Lmod nor environment modules in this shell", remedy)
 
 
-def check_local_placement(root: Path) -> Iterator[Finding]:
+def check_memory_limits_and_cache(root: Path) -> Iterator[Finding]:
     """Check the local engine: how it limits memory, NUMA binding, and a cache folder that can run programs."""
-    holder = limit_holder()
+    holder = memory_limit_mechanism()
     if holder == "RLIMIT_DATA":
         yield note(
             "local memory limits",
@@ -251,7 +251,7 @@ def check_apptainer(root: Path) -> Iterator[Finding]:
         )
 
 
-def check_podman(_root: Path) -> Iterator[Finding]:
+def check_podman_storage(_root: Path) -> Iterator[Finding]:
     """Check how Podman keeps the files of a container."""
     engine = PodmanEngine(project_paths())
     if engine.unavailable() is None and engine.is_slow():

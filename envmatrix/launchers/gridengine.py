@@ -63,7 +63,7 @@ class GridEngine(BatchSystem):
         resources = [f"h_rt={job.seconds}", *([f"hostname={host}"] if host else [])]
         answer = self.answer(
             *("qsub", "-terse", "-w", "e", "-notify", "-S", "/bin/sh", "-j", "y", "-wd", "/", "-o", str(job.log)),
-            *("-N", job.name, "-ac", f"comment={job.label}", *self.requested_resources()),
+            *("-N", job.name, "-ac", f"comment={job.job_title}", *self.requested_resources()),
             *("-l", ",".join(resources), str(job.script)),
         )
         return answer.split()[0]

@@ -25,7 +25,7 @@ class LocalLauncherKind(LauncherKind):
     name = "here"
     takes_turns = True
 
-    def look(
+    def check_and_find_host(
         self, design: Design, asked: LauncherOptions, engines: Sequence[Engine], span: int, progress: ProgressCallback
     ) -> None:
         """Reject a design for GPUs if there is none: an engine that assigns no GPUs would run it on the CPU."""

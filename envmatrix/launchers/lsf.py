@@ -61,7 +61,7 @@ class Lsf(BatchSystem):
         """Submit a script, which bsub reads from its input, and return the job's id."""
         minutes, places = max(1, -(-job.seconds // 60)), self.places(job)
         answer = self.answer(
-            *("bsub", "-J", job.name, "-Jd", job.label, "-cwd", "/", "-oo", str(job.log), "-rn", "-x"),
+            *("bsub", "-J", job.name, "-Jd", job.job_title, "-cwd", "/", "-oo", str(job.log), "-rn", "-x"),
             *("-W", f"{minutes // 60}:{minutes % 60:02d}", *self.queue(), *self.requested_resources()),
             *(("-m", " ".join(places)) if places else ()),
             text=job.script.read_text(encoding="utf-8"),

@@ -17,7 +17,7 @@ from envmatrix.errors import EngineError, InputError
 from envmatrix.launchers.base import Option
 from envmatrix.launchers.batch_launcher import BatchKind
 from envmatrix.launchers.batch_system import BatchSystem, QueuedJob, Submission, names_of
-from envmatrix.launchers.block_start import STOPPED, find_lines, stop_reason
+from envmatrix.launchers.block_start import STOPPED, module_and_python_lines, stop_reason
 from envmatrix.launchers.pending_block import Loss
 from envmatrix.system import host as host_facts
 from envmatrix.system.host import Host
@@ -70,7 +70,7 @@ def _host_program() -> str:
 
 def _inspect_host(host: str) -> Host:
     """Return the facts that a host reports about itself."""
-    script = "\n".join([*find_lines((), "", f"exit {NO_PYTHON}"), 'exec "$python" -I -S -'])
+    script = "\n".join([*module_and_python_lines((), "", f"exit {NO_PYTHON}"), 'exec "$python" -I -S -'])
     finished = run(ssh_argv(host, script), limit_s=_ANSWER_S, input_text=_host_program())
     if finished.exit.code == NO_PYTHON:
         raise InputError(f"host {host}: {STOPPED[NO_PYTHON]}")

@@ -76,7 +76,7 @@ class ReportedNumber(Frozen):
     def label_in_output(self) -> str:
         """The program's own name for the number; '' if it cannot be derived."""
         keys = [part for part in (self.json_file or "").partition(":")[2].split(".") if not part.isdecimal()]
-        return words_before_group(self.regex) if self.regex else printable_name(keys[-1]) if keys else ""
+        return words_before_group(self.regex) if self.regex else name_or_empty_if_unsafe(keys[-1]) if keys else ""
 
 
 class MetricSource(ReportedNumber):
@@ -145,10 +145,10 @@ def _trailing_words(text: str) -> str:
     """Return the words at the end of a text. After a wildcard, drop the partial first word."""
     _, wildcard, words = text.rpartition(_ANYTHING)
     words = re.sub(r"^\w+", "", words) if wildcard else words
-    return printable_name(re.sub(r"^[\W_]+|[^\w)%]+$", "", words))
+    return name_or_empty_if_unsafe(re.sub(r"^[\W_]+|[^\w)%]+$", "", words))
 
 
-def printable_name(text: str) -> str:
+def name_or_empty_if_unsafe(text: str) -> str:
     """Return a text as a name that is safe in every report; '' if it cannot be one."""
     name = " ".join(text.split())
     return name if len(name) <= _MAX_LENGTH and _NAME.fullmatch(name) and re.search(r"[^\W\d_]", name) else ""

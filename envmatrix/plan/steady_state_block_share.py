@@ -15,7 +15,7 @@ FULL_S, MIN_S = 10.0, 3.0
 MIN_GROUPS, SHORT_GROUPS = 3, 2
 
 
-def share_to_continue(change: float, rest: float, later_s: float, block_s: float) -> float:
+def share_of_blocks_to_continue(change: float, rest: float, later_s: float, block_s: float) -> float:
     """Return the share of blocks that should go on, for both variances and the prices in seconds."""
     if rest <= 0 or later_s <= 0:
         return 1.0

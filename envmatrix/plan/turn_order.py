@@ -83,7 +83,7 @@ class InterleavedGroup:
         return replace(self, waves=tuple(wave for wave in waves if wave) or ((),), kept=remaining_kept)
 
 
-def reference_slots(slots: Sequence[Slot]) -> list[Slot]:
+def reference_and_control_slots(slots: Sequence[Slot]) -> list[Slot]:
     """Return the slots of references and of controls."""
     reference_names = {slot.arm.reference for slot in slots}
     return [slot for slot in slots if slot.arm.name in reference_names or slot.arm.is_control]
@@ -95,7 +95,7 @@ def split_into_waves(slots: Sequence[Slot], needs: Mapping[str, int], room: int,
     ``needs`` maps an arm to its bytes. The turns of a reference are spread over all waves, so there can be at most as
     many waves as it has turns (``most``).
     """
-    resident = reference_slots(slots)
+    resident = reference_and_control_slots(slots)
     free_bytes = room - sum(needs[slot.arm.name] for slot in resident)
     waves: list[list[Slot]] = []
     wave_bytes = 0

@@ -23,7 +23,7 @@ from envmatrix.stats.attribution.main_effects import (
 from envmatrix.stats.effect_estimation import Analysis
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.measurements import Measurements
-from envmatrix.stats.pairing import interleaved_name, rescale_uninterrupted_arms
+from envmatrix.stats.pairing import name_with_copy_as_original, rescale_uninterrupted_arms
 from envmatrix.system.printable import printable_text
 
 _WIDTH, _ROW, _LEFT, _RIGHT = 860.0, 30.0, 330.0, 215.0
@@ -46,7 +46,9 @@ def _arms_by_group(run: Run) -> Iterator[tuple[str, str, list[Arm]]]:
 def _effects_by_environment(arms: Sequence[Arm], reference: Arm, analysis: Analysis) -> dict[str, Effect]:
     """Return the effects against ``reference``, by environment."""
     compared_arms = [
-        arm for arm in arms if interleaved_name(arm.reference, analysis.plan) == reference.name and not arm.is_control
+        arm
+        for arm in arms
+        if name_with_copy_as_original(arm.reference, analysis.plan) == reference.name and not arm.is_control
     ]
     effects = (analysis.find(arm.name) for arm in compared_arms)
     return {effect.environment: effect for effect in effects if effect}

@@ -59,7 +59,7 @@ class Scale:
         shown = f"{value / self.seconds:{'+' if signed else ''},.{self.decimals}f}"
         return shown if float(shown.replace(",", "")) else shown.lstrip("+-")
 
-    def change(self, found: Interval, small: float = 0.0) -> str:
+    def change_with_interval(self, found: Interval, small: float = 0.0) -> str:
         """Return a change with its interval; without it if the change is surely smaller than ``small`` (seconds)."""
         mean = self.number(found.mean)
         if found.low is None or found.high is None or max(abs(found.low), abs(found.high)) < small:
@@ -89,7 +89,7 @@ def line_of(found: Explanation) -> str:
     """Return the parts on one line."""
     scale = Scale.of(found.parts.whole.mean)
     small = _SMALL * abs(found.parts.whole.mean)
-    parts = ", ".join(f"{part.label} {scale.change(part.change, small)}" for part in found.parts.parts)
+    parts = ", ".join(f"{part.label} {scale.change_with_interval(part.change, small)}" for part in found.parts.parts)
     return f"{scale.number(found.parts.whole.mean)} {scale.unit} per {found.per}: {parts}"
 
 
@@ -171,7 +171,7 @@ def confirmation_lines(found: Confirmation) -> list[str]:
     scale = Scale.of(max((abs(side.whole.mean) for side in both if side), default=1.0))
     notes = ("", f" (it changes only this: {wanted.level[0]}={wanted.level[1]})")
     for name, side, note in zip((wanted.arm.environment, wanted.by), both, notes, strict=True):
-        change = f"{scale.change(side.whole)} {scale.unit} per {wanted.per}" if side else "not measured"
+        change = f"{scale.change_with_interval(side.whole)} {scale.unit} per {wanted.per}" if side else "not measured"
         lines.append(f"  {name}: {change}{note}")
     return lines
 
@@ -180,16 +180,16 @@ def tree_of(found: Explanation) -> Iterator[tuple[int, str]]:
     """Yield (depth, text) for everything known about an effect."""
     scale = Scale.of(found.parts.whole.mean)
     before, after = (scale.number(value, signed=False) for value in found.parts.means("whole"))
-    change = f"{scale.change(found.parts.whole)} {scale.unit} ({found.parts.compared_data_text})"
+    change = f"{scale.change_with_interval(found.parts.whole)} {scale.unit} ({found.parts.compared_data_text})"
     yield 0, f"{_name(found)}: {before} -> {after} {scale.unit} per {found.per}, {change}"
     for part in found.parts.parts:
         share = _share_text(part.share) if part.change.is_sure else ""
-        yield 1, f"{part.label} {scale.change(part.change)} {scale.unit}{f', {share}' if share else ''}"
+        yield 1, f"{part.label} {scale.change_with_interval(part.change)} {scale.unit}{f', {share}' if share else ''}"
         for cause in found.causes.causes:
             if cause.part == part.name and (cause.change.is_sure or max(cause.before, cause.after) >= _RARE):
                 yield 2, _priced(cause, found, scale)
         if part.name in found.causes.unexplained:
-            yield 2, f"unexplained {scale.change(found.causes.unexplained[part.name])} {scale.unit}"
+            yield 2, f"unexplained {scale.change_with_interval(found.causes.unexplained[part.name])} {scale.unit}"
     if warm_up := _warm_up(found):
         yield 1, warm_up
     yield from ((1, f"operator {name} {_both(times, found)} (a profiled pass)") for name, times in _largest(found))
@@ -224,4 +224,4 @@ def _both(times: tuple[float, float], found: Explanation) -> str:
 def _priced(cause: Cause, found: Explanation, scale: Scale) -> str:
     counts = f"{cause.label} {_amounts(cause)} per {found.per}"
     each = f", {_each(cause)}" if _each(cause) else ""
-    return f"{counts}{each}{f': {scale.change(cause.time)} {scale.unit}' if cause.time else ''}"
+    return f"{counts}{each}{f': {scale.change_with_interval(cause.time)} {scale.unit}' if cause.time else ''}"

@@ -186,7 +186,7 @@ class Group:
         if held := headline.effect_explained_by_contention(effects, self.metric.as_fast_as(self.baseline_name)):
             reasons.append(held)
         why = f": {'; '.join(reasons)}" if reasons else ""
-        held_text = self._outliers_text(headline.withheld_for_slow_trials(effects))
+        held_text = self._outliers_text(headline.faster_environments_with_slow_trials(effects))
         other = "other " if held_text else ""
         return (
             f"{held_text}No {other}environment {shown or f'is significantly {faster} than {self.baseline_name}'}{why}"

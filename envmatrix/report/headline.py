@@ -42,7 +42,7 @@ _NOISY = 1.25
 _HELD_BACK = 0.05
 
 
-def reason(effect: Effect) -> str:
+def withheld_verdict_reason(effect: Effect) -> str:
     """Return the reason for a withheld verdict in a few words; '' if none is."""
     return WITHHELD.get(effect.withheld, effect.withheld)
 
@@ -83,7 +83,7 @@ def effect_explained_by_contention(effects: Sequence[Effect], as_fast: str) -> s
     return f"{measured}, which the waiting can explain"
 
 
-def withheld_for_slow_trials(effects: Sequence[Effect]) -> list[str]:
+def faster_environments_with_slow_trials(effects: Sequence[Effect]) -> list[str]:
     """Return the environments whose interval is above 1, and whose verdict is withheld because of slow trials."""
     withheld = [effect for effect in effects if effect.withheld == Flag.SLOW_TRIALS]
     return [effect.environment for effect in withheld if effect.low is not None and effect.low > 1.0]
@@ -172,13 +172,13 @@ def answer_with_steady_state(steady: SteadyEffect, effect: Effect, as_fast: str,
     if steady.verdict == "faster":
         figures = f"95 % CI {bounds}; {trial}: {format_ratio(effect.ratio)}, 95 % CI {first_bounds}, {blocks}"
         return Answer(
-            f"{format_decided_ratio(steady.ratio)} times {as_fast} in {steady.seconds_text} of its steps", figures
+            f"{format_decided_ratio(steady.ratio)} times {as_fast} in {steady.time_range_text} of its steps", figures
         )
     later = f"it is about {as_fast}" if steady.verdict == "same" else "no gain is shown"
     return Answer(
         f"{format_speed_up(effect)} times {as_fast} in its {trial}",
         f"95 % CI {first_bounds}, {blocks}",
-        later=f"In {steady.seconds_text} of each process, {later}",
+        later=f"In {steady.time_range_text} of each process, {later}",
         later_figures=f"{format_ratio(steady.ratio)}, 95 % CI {bounds}",
     )
 
@@ -186,7 +186,7 @@ def answer_with_steady_state(steady: SteadyEffect, effect: Effect, as_fast: str,
 def only_at_first(effects: Mapping[str, tuple[Effect, SteadyEffect]], trial: str) -> str:
     """Return which environments are faster in their trials and slower later, and so not recommended; '' if none."""
     slower = {
-        f"{name} ({format_ratio(first.ratio)}, then {format_ratio(steady.ratio)})": steady.seconds_text
+        f"{name} ({format_ratio(first.ratio)}, then {format_ratio(steady.ratio)})": steady.time_range_text
         for name, (first, steady) in effects.items()
         if first.verdict == "faster" and steady.verdict == "slower"
     }
@@ -203,7 +203,7 @@ def steady_note(
     if not steady:
         return ""
     groups = min(effect.groups for effect in steady.values())
-    seconds = next(iter(steady.values())).seconds_text
+    seconds = next(iter(steady.values())).time_range_text
     texts = [f"{seconds.capitalize()} were measured in {groups} of the blocks."]
     if changing := [name for name, effect in steady.items() if effect.changes]:
         texts.append(f"The effect of {list_names(changing)} over {baseline} still changed: a longer run may differ.")

@@ -13,7 +13,7 @@ from envmatrix.report.group import Group, Row
 from envmatrix.report.headline import under_quota
 from envmatrix.report.tables.further import FurtherTable, OperatorTable, further_tables, operator_tables
 from envmatrix.report.tables.starts import start_warnings
-from envmatrix.report.warning import RunWarning, one_per_cause
+from envmatrix.report.warning import RunWarning, merge_warnings_by_cause
 from envmatrix.report.warnings import find_warnings
 from envmatrix.results import Run, RunFolder, Trial
 from envmatrix.stats.attribution.explanation import explain
@@ -236,7 +236,9 @@ def summarise_measurements(run: Run, measured: Measurements, looks: Iterable[Tri
         outcomes=dict(outcomes),
         data=dict(sum((fact.data for fact in facts), Counter[str]())),
         stand_in=stand_in_data_sets(measured, measured.facts),
-        cautions=one_per_cause((*find_warnings(run, measured, analysis), *start_warnings(arm_starts)), ending),
+        cautions=merge_warnings_by_cause(
+            (*find_warnings(run, measured, analysis), *start_warnings(arm_starts)), ending
+        ),
         attributions=attributions(run, measured, analysis, recommended),
         cumulative=cumulative(run, measured, analysis),
         operators=operator_tables(run.plan.arms, measured),

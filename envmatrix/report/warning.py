@@ -96,7 +96,7 @@ class Check(NamedTuple):
             yield RunWarning(self.kind, subject, text, *(remedy or [self.remedy]))
 
 
-def one_per_cause(warnings: Iterable[RunWarning], ending: str = "") -> tuple[RunWarning, ...]:
+def merge_warnings_by_cause(warnings: Iterable[RunWarning], ending: str = "") -> tuple[RunWarning, ...]:
     """Return the warnings, the gravest kinds first; those of one kind with one remedy become one."""
     causes: dict[tuple[WarningKind, str], dict[str, list[str]]] = {}
     for item in warnings:

@@ -55,7 +55,7 @@ class Anonymizer:
     hosts: dict[str, str] | None = field(default_factory=dict)
     again: bool = False
 
-    def text(self, value: str, *, any_home: bool = True) -> str:
+    def without_user_folders(self, value: str, *, any_home: bool = True) -> str:
         """Return a text without this machine's user folders; ``any_home`` also replaces home folders of other users."""
         if "/" not in value:
             return value
@@ -66,7 +66,7 @@ class Anonymizer:
     def matrix(self, text: str) -> str:
         """Return a matrix's text for a pack, without {matrix}: a pack does not contain the files of that folder."""
         folders = {real: shown for real, shown in self.folders.items() if shown != MATRIX}
-        return replace(self, folders=folders).text(text, any_home=False)
+        return replace(self, folders=folders).without_user_folders(text, any_home=False)
 
     def host(self, name: str) -> str:
         """Return comma-separated host names, anonymized; container IDs are kept, as they do not identify a host."""
@@ -74,7 +74,7 @@ class Anonymizer:
 
     def run(self, body: Mapping[str, object], *, any_home: bool = False) -> dict[str, object]:
         """Return run.json anonymized. ``real`` cannot undo the replacements of ``any_home``."""
-        anonymized = _map_strings(body, lambda text: self.text(text, any_home=any_home))
+        anonymized = _map_strings(body, lambda text: self.without_user_folders(text, any_home=any_home))
         assert isinstance(anonymized, dict)
         host = anonymized.get("host")
         if isinstance(host, dict) and isinstance(host.get("name"), str):
@@ -85,7 +85,7 @@ class Anonymizer:
         """Return a line of trials.jsonl, anonymized."""
         node = body.get("node")
         shown_node = self.host(node) if isinstance(node, str) else node
-        anonymized = _map_strings(body, self.text)
+        anonymized = _map_strings(body, self.without_user_folders)
         assert isinstance(anonymized, dict)
         for rank in _rank_entries(anonymized):
             rank |= {key: self.host(name) for key in ("node", "host") if isinstance(name := rank.get(key), str)}

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from envmatrix.errors import InputError, StoreError, Where
 from envmatrix.results.anonymize import Anonymizer
-from envmatrix.results.document_checks import check_schema, validated
+from envmatrix.results.document_checks import require_exact_schema, validated
 from envmatrix.system.atomic_files import read_text, store_error, write_whole
 from envmatrix.system.json_parsing import parse_json
 from envmatrix.system.ssh_signatures import ATLAS, describe_signature, sign_text
@@ -52,7 +52,7 @@ class StoredSteady(_Document):
     until_s: float
 
     @property
-    def seconds_text(self) -> str:
+    def time_range_text(self) -> str:
         """Which seconds of the steps of a process these are."""
         return f"seconds {self.since_s:.0f} to {self.until_s:.0f}"
 
@@ -142,7 +142,7 @@ def signature_file(file: Path) -> Path:
 def read_entry(file: Path) -> AtlasEntry:
     """Read an entry. Raises StoreError if it is damaged, edited, or of a newer version."""
     text = read_text(file)
-    document = check_schema(parse_json(text, file), file, _SCHEMA)
+    document = require_exact_schema(parse_json(text, file), file, _SCHEMA)
     if file.stem != f"run-{digest(text)}":
         raise StoreError("its content does not match its name: it was changed", where=Where(file), remedy=_REMEDY)
     return validated(AtlasEntry, document, "this is not an entry of an atlas ({})", Where(file), _REMEDY)

@@ -13,7 +13,7 @@ from envmatrix.system.validation_messages import validation_message
 Document = TypeVar("Document", bound=BaseModel)
 
 
-def check_schema(body: object, file: Path, newest: int, line: int = 1) -> dict[str, object]:
+def require_exact_schema(body: object, file: Path, newest: int, line: int = 1) -> dict[str, object]:
     """Return ``body`` as an object; raise StoreError if it is none, has no schema number or not the ``newest`` one."""
     where = Where(file, line, 1)
     schema = body.get("schema") if isinstance(body, dict) else None

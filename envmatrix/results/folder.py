@@ -16,7 +16,7 @@ from pathlib import Path
 from envmatrix.errors import StoreError, Where
 from envmatrix.plan import Plan
 from envmatrix.results.anonymize import Anonymizer, local_anonymizer, read_anonymizer
-from envmatrix.results.document_checks import check_schema, validated
+from envmatrix.results.document_checks import require_exact_schema, validated
 from envmatrix.results.plan_check import Line, RejectedLine, RejectLine, planned_lines, raise_on_rejected
 from envmatrix.results.run_model import SCHEMA, Change, Run
 from envmatrix.results.trial import Reading, Trial, TrialFacts, trial_from_line
@@ -32,7 +32,7 @@ from envmatrix.system.atomic_files import (
     write_whole,
 )
 from envmatrix.system.bench_options import without_userinfo
-from envmatrix.system.json_parsing import parse_json, parse_json_line, replace_lone_surrogates
+from envmatrix.system.json_parsing import parse_json, parse_json_line, replace_surrogate_escapes
 from envmatrix.system.reading_with_retries import exists
 
 _RESTORE = "restore the file from a copy"
@@ -77,7 +77,7 @@ class RunFolder:
         self._names = local_anonymizer(home, None if host_names else {})
         document = self._names.run(run.model_dump(by_alias=True))
         self._names.save(self.names_file)
-        write_whole(self.run_file, replace_lone_surrogates(without_userinfo(json.dumps(document, indent=1))) + "\n")
+        write_whole(self.run_file, replace_surrogate_escapes(without_userinfo(json.dumps(document, indent=1))) + "\n")
 
     def matrix(self) -> str:
         """Return the matrix as it was when the run began, as one text without includes."""
@@ -140,7 +140,9 @@ class RunFolder:
     def change(self, change: Change) -> None:
         """Append a change to the history; it is on disk before this returns."""
         remove_partial_line(self.history_file, self.path / "history.half-written")
-        line = replace_lone_surrogates(json.dumps(self.names.run(change.model_dump(by_alias=True, exclude_none=True))))
+        line = replace_surrogate_escapes(
+            json.dumps(self.names.run(change.model_dump(by_alias=True, exclude_none=True)))
+        )
         append_line(self.history_file, without_userinfo(line))
 
     def append(self, trial: Trial) -> Trial:
@@ -224,12 +226,12 @@ def anonymize_line(names: Anonymizer, line: str) -> str:
 
 def parse_run(text: str, file: Path) -> Run:
     """Parse run.json; raise StoreError with the position if the schema is newer or the content invalid."""
-    document = check_schema(parse_json(text, file), file, SCHEMA)
+    document = require_exact_schema(parse_json(text, file), file, SCHEMA)
     message = "this is not a run.json that envmatrix wrote ({})"
     return validated(Run, document, message, Where(file), "restore it from a copy", text)
 
 
 def parse_change(line: str, file: Path, number: int) -> Change:
     """Parse one line of history.jsonl."""
-    document = check_schema(parse_json_line(line, file, number, _RESTORE), file, SCHEMA, number)
+    document = require_exact_schema(parse_json_line(line, file, number, _RESTORE), file, SCHEMA, number)
     return validated(Change, document, "this line is not a change of a run: {}", Where(file, number), _RESTORE)

@@ -42,7 +42,7 @@ def redact(folder: RunFolder) -> tuple[str, ...]:
         }
         names.save(folder.names_file)
         changed_files[folder.matrix_file] = _rewrite_text(
-            folder.matrix_file, lambda text: without_userinfo(names.text(text))
+            folder.matrix_file, lambda text: without_userinfo(names.without_user_folders(text))
         )
         changed_files[folder.run_file] = _rewrite_text(folder.run_file, lambda _: run)
     finally:

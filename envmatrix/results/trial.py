@@ -15,7 +15,7 @@ from envmatrix.errors import StoreError, Where
 from envmatrix.evidence.evidence_models import System
 from envmatrix.evidence.trial_record import Record, readable_record
 from envmatrix.plan import Slot, arm_name
-from envmatrix.results.document_checks import check_schema, first_mistake, locate_value
+from envmatrix.results.document_checks import first_mistake, locate_value, require_exact_schema
 from envmatrix.system.json_parsing import parse_json_line
 
 SCHEMA = 2
@@ -143,7 +143,7 @@ def trial_from_line(line: str, file: Path, number: int) -> Trial:
         except ValidationError:  # parsed again below: readable message, invalid UTF-8 accepted
             pass
     try:
-        document = check_schema(parse_json_line(line, file, number, _RESTORE), file, SCHEMA, number)
+        document = require_exact_schema(parse_json_line(line, file, number, _RESTORE), file, SCHEMA, number)
         return _TRIAL.validate_python(document)
     except ValidationError as error:
         path, message = first_mistake(error)

@@ -14,7 +14,12 @@ from envmatrix.system.printable import printable_text
 from envmatrix.trials.experiment_setup import Experiment
 from envmatrix.trials.failure_reason import log_tail
 from envmatrix.trials.interleaving_eligibility import is_single_process_benchmark
-from envmatrix.trials.user_program.failure_hints import missing_module_hint, outside_path_hint, start_hint, system_hints
+from envmatrix.trials.user_program.failure_hints import (
+    keyboard_and_process_hints,
+    missing_module_hint,
+    outside_path_hint,
+    start_hint,
+)
 from envmatrix.trials.user_program.passed_variables import dropped_variables_hint, missing_module_text
 
 _BROKEN_OUTCOMES = ("failed", "invalid", "timed_out")
@@ -72,7 +77,7 @@ class FirstBlockCheck:
         self._reported.update(new_lines)
         return new_lines
 
-    def announce(self, side_by_side: int, busy: float = 0.0) -> str:
+    def startup_budget_warning(self, side_by_side: int, busy: float = 0.0) -> str:
         """Return a message if the budget is too short even for the start-up of the trials; otherwise ''.
 
         ``side_by_side`` processes start at the same time; ``busy`` is the load per CPU by other programs.
@@ -129,7 +134,7 @@ class FirstBlockCheck:
         lines = (
             module,
             start_hint(output, folder),
-            *system_hints(output),
+            *keyboard_and_process_hints(output),
             outside_path_hint(workload, output),
             dropped_variables_hint(workload, sources, output, by_option=by_option),
         )

@@ -201,12 +201,12 @@ class _Loop:
 
     def announce(self) -> None:
         """Report before the first block the time reserved for steady-state runs, and a budget that is too short."""
-        self.long.announce()
+        self.long.announce_reserved_time()
         self._recorded_count = len(self.done)
         cpus = os.cpu_count() or 1
         process_count = cpus if self.experiment.run.design.schedule == "turns" else 1
         busy = os.getloadavg()[0] / cpus if self.here else 0.0
-        if not self.done and (line := self.first.announce(max(process_count, self.width), busy)):
+        if not self.done and (line := self.first.startup_budget_warning(max(process_count, self.width), busy)):
             self.progress(line)
 
     def end(self) -> RunEnding:

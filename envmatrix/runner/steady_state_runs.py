@@ -15,13 +15,13 @@ from envmatrix.plan.steady_state_block_share import (
     MIN_S,
     SHORT_GROUPS,
     seconds_of_steps,
-    share_to_continue,
+    share_of_blocks_to_continue,
 )
 from envmatrix.plan.steady_state_runs_after_blocks import START_S, next_run_s, reserve_s, steady_state_slot
 from envmatrix.report.formatting import format_count
 from envmatrix.results import Reading, Trial
 from envmatrix.stats.measurements import Measurements
-from envmatrix.stats.steady_state.effect import variances
+from envmatrix.stats.steady_state.effect import change_and_remaining_variance
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.experiment_setup import Experiment
 from envmatrix.trials.interleaving_eligibility import is_single_process_benchmark
@@ -72,7 +72,9 @@ class Continuations:
             seconds = next((length for length in lengths if length), None)
         else:
             later_s = processes * (self._seconds or FULL_S)
-            wanted = share_to_continue(*variances(self._plan, measured), later_s, block_s) * (complete + 1)
+            wanted = share_of_blocks_to_continue(
+                *change_and_remaining_variance(self._plan, measured), later_s, block_s
+            ) * (complete + 1)
             seconds = seconds_of_steps(room_s, 1, processes) if len(self._made) < wanted else None
         if seconds is None:
             if missing:
@@ -141,7 +143,7 @@ class SteadyStateRuns:
         """The seconds of the budget that blocks may not take."""
         return self.spent_s + reserve_s(self._experiment.plan.budget_s, len(self.left))
 
-    def announce(self) -> None:
+    def announce_reserved_time(self) -> None:
         """Report before the first block the time reserved for steady-state runs."""
         if self.left:
             reserve = reserve_s(self._experiment.plan.budget_s, len(self.left))

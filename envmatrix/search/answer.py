@@ -132,7 +132,7 @@ class TuneAnswer(Confirmation):
         """Return the answer about a recipe with an effect in later steps."""
         blocks = f"{effect.blocks} fresh blocks"
         first, later = (_bounds_text(bounds.low or 0.0, bounds.high or 0.0) for bounds in (effect, steady))
-        when = f"{steady.seconds_text} of its steps"
+        when = f"{steady.time_range_text} of its steps"
         if self.settings and is_faster_later(steady):
             first = f"{self.trial} {format_exact_ratio(effect.ratio or 0.0)}, {first}"
             return f"{claim} in {when} (95 % CI {later}; {first}, {blocks})."

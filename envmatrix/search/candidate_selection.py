@@ -142,7 +142,7 @@ def known_gains(space: Space, known: Sequence[KnownEffect]) -> Floats:
     return gains
 
 
-def pool_and_best_half(rows: Ints, gains: Floats, count: int) -> tuple[Ints, list[int]]:
+def choice_pool_and_first_picks(rows: Ints, gains: Floats, count: int) -> tuple[Ints, list[int]]:
     """Return the cells to choose ``count`` from, and those of them to take first: at most half, the best and simplest.
 
     Cells with slower settings are left out as long as there are enough others.

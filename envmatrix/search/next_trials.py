@@ -18,8 +18,8 @@ import numpy as np
 from envmatrix.search.bayesian_regression import Floats, Ints, Posterior, Terms, fit
 from envmatrix.search.candidate_selection import (
     CellStatus,
+    choice_pool_and_first_picks,
     known_gains,
-    pool_and_best_half,
     simplest_best_row,
     simplify_row,
     surviving_rows,
@@ -60,15 +60,15 @@ class Batch:
         """The number of trials that ran."""
         return int((np.isfinite(self.scores) | (self.broken > 0)).sum())
 
-    def gains(self) -> Floats:
+    def observed_gains(self) -> Floats:
         """Return the log gains of candidates over the mean of their block's references, (rows, blocks), or nan."""
         references = self.scores[:REFERENCES]
         ran = np.isfinite(references).sum(axis=0)
         return np.asarray(self.scores[REFERENCES:] - np.nansum(references, axis=0) / np.where(ran, ran, np.nan))
 
-    def row_gains(self) -> Iterator[tuple[int, float]]:
+    def gains_by_trial(self) -> Iterator[tuple[int, float]]:
         """Yield the row and the log gain of each trial of a candidate, NaN if it failed."""
-        for gains, broken in zip(self.gains().T, self.broken[REFERENCES:].T, strict=True):
+        for gains, broken in zip(self.observed_gains().T, self.broken[REFERENCES:].T, strict=True):
             for row, gain, failed in zip(self.rows, gains.tolist(), broken.tolist(), strict=True):
                 if failed or np.isfinite(gain):
                     yield row, float("nan") if failed else gain
@@ -262,7 +262,7 @@ class Search:
         seen_rows = [row for batch in batches for row in batch.rows]
         usable = np.flatnonzero(status.allowed)[1:]
         unseen_rows = np.setdiff1d(usable, seen_rows)
-        usable, selected = pool_and_best_half(
+        usable, selected = choice_pool_and_first_picks(
             unseen_rows if len(unseen_rows) >= count else usable, self.known_gains, count
         )
         seen_pairs = self.level_pairs([*seen_rows, *selected])
@@ -283,7 +283,7 @@ class Search:
         if self.sampler:
             from envmatrix.search.optuna_sampler import propose_rows
 
-            row_gains = [row_gain for batch in batches for row_gain in batch.row_gains()]
+            row_gains = [row_gain for batch in batches for row_gain in batch.gains_by_trial()]
             seed = (self.seed, len(batches))
             return propose_rows(self.space, row_gains, status.allowed, count, self.sampler, seed)
         posterior = self.posterior(batches)

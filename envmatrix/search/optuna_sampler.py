@@ -35,7 +35,7 @@ def propose_rows(
 ) -> tuple[int, ...]:
     """Return up to ``count`` rows that a sampler proposes; equal arguments give equal rows.
 
-    ``row_gains`` are the row and the log gain of each trial so far, NaN if it failed (see ``Batch.row_gains``).
+    ``row_gains`` are the row and the log gain of each trial so far, NaN if it failed (see ``Batch.gains_by_trial``).
     """
     optuna = _import_optuna()
     number = int(np.random.SeedSequence(list(seed)).generate_state(1)[0])

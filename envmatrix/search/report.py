@@ -144,7 +144,7 @@ def _level_estimates(search: Search, steps: Sequence[Step]) -> list[tuple[str, f
 
 def _history_figure(steps: Sequence[Step]) -> str:
     """Draw every reading relative to the mean of its block's references, in the order of the steps."""
-    gains = [(step.batch.phase, gain) for step in steps for gain in step.batch.gains().ravel().tolist()]
+    gains = [(step.batch.phase, gain) for step in steps for gain in step.batch.observed_gains().ravel().tolist()]
     points = [(number, phase, math.exp(gain)) for number, (phase, gain) in enumerate(gains, 1) if math.isfinite(gain)]
     if not points:
         return ""

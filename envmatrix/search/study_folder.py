@@ -13,7 +13,7 @@ from envmatrix.errors import StoreError, Where
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.model import Design
 from envmatrix.plan.environment import resolve_environment
-from envmatrix.results.document_checks import check_schema, first_mistake
+from envmatrix.results.document_checks import first_mistake, require_exact_schema
 from envmatrix.results.folder import RunFolder
 from envmatrix.results.run_model import LauncherOptions
 from envmatrix.search.next_trials import Search
@@ -104,7 +104,7 @@ class StudyFolder:
 
     def load(self) -> Study:
         """Read study.json. Raises StoreError."""
-        body = check_schema(parse_json(read_text(self.file), self.file), self.file, SCHEMA)
+        body = require_exact_schema(parse_json(read_text(self.file), self.file), self.file, SCHEMA)
         try:
             return Study.model_validate(body)
         except ValidationError as error:
@@ -121,7 +121,7 @@ class StudyFolder:
         starts = []
         for number, line in read_whole_lines(self.sessions_file):
             body = parse_json_line(line.decode(errors="replace"), self.sessions_file, number, _RESTORE_REMEDY)
-            began = check_schema(body, self.sessions_file, SCHEMA, number).get("began")
+            began = require_exact_schema(body, self.sessions_file, SCHEMA, number).get("began")
             if not isinstance(began, (int, float)):
                 message = "this line has no time at which the search continued"
                 raise StoreError(message, where=Where(self.sessions_file, number), remedy=_RESTORE_REMEDY)

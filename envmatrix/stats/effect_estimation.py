@@ -32,9 +32,9 @@ from envmatrix.stats.pairing import (
     PairedStatistics,
     Views,
     families,
-    interleaved_name,
     log_ratios_over_copy_mean,
     logs_of,
+    name_with_copy_as_original,
     ratio_from_log,
     rescale_uninterrupted_arms,
 )
@@ -42,9 +42,9 @@ from envmatrix.stats.primary_metric import further_metrics, primary_metrics
 from envmatrix.stats.quality.contention import Waiting, contention_bounds, cpu_waits
 from envmatrix.stats.quality.equal_work import unequal_work
 from envmatrix.stats.quality.failures import (
-    fill_failed_reference,
     fill_with_slowest,
     has_larger_failed_share,
+    ratios_with_slowest_failed_reference,
     surely_slower,
 )
 from envmatrix.stats.quality.slow_trials import needs_more_blocks, slow_trial_mask, with_and_without_slow
@@ -159,7 +159,9 @@ def _family_effects(family: Family, metric: Metric, run: _Input) -> list[Effect]
         worst_effects = _effects_in_all_views(family.arms, filled, comparison_counts, run)
     broke = is_primary and bool((measured.attempted[copies] & ~np.isfinite(logs[: len(copies)])).any())
     if broke:
-        filled = Views((fill_failed_reference(logs, measured, copies, arm_rows), *views.every[1:]), views.gaps)
+        filled = Views(
+            (ratios_with_slowest_failed_reference(logs, measured, copies, arm_rows), *views.every[1:]), views.gaps
+        )
         best = _effects_in_all_views(family.arms, filled, comparison_counts, run)
     ends = zip((one.low for one in worst_effects), (one.high for one in best), strict=True)
     return [
@@ -289,12 +291,13 @@ def between(
     copy of a reference is replaced by that reference, unless the two are compared with each other.
     """
     plan = analysis.plan
-    if interleaved_name(old.name, plan) != interleaved_name(new.name, plan):
+    if name_with_copy_as_original(old.name, plan) != name_with_copy_as_original(new.name, plan):
         old, new = (
-            next(arm for arm in plan.arms if arm.name == interleaved_name(side.name, plan)) for side in (old, new)
+            next(arm for arm in plan.arms if arm.name == name_with_copy_as_original(side.name, plan))
+            for side in (old, new)
         )
-    listed_effect = analysis.find(new.name) if interleaved_name(new.reference, plan) == old.name else None
-    reverse_effect = analysis.find(old.name) if interleaved_name(old.reference, plan) == new.name else None
+    listed_effect = analysis.find(new.name) if name_with_copy_as_original(new.reference, plan) == old.name else None
+    reverse_effect = analysis.find(old.name) if name_with_copy_as_original(old.reference, plan) == new.name else None
     if listed_effect:
         return listed_effect
     if reverse_effect is None:
@@ -330,7 +333,7 @@ def _contrast(
     # Bonferroni: drawing the largest |t| of all pairs would make intervals only 1 % narrower.
     level = 1.0 - (1.0 - highest_level) / pairs_to_pick_from(plan, measured, old, new)
     work_notes, slow = _work_differences(measured, old, new, plan), analysis.slow
-    if interleaved_name(old.name, plan) != interleaved_name(new.name, plan):
+    if name_with_copy_as_original(old.name, plan) != name_with_copy_as_original(new.name, plan):
         measured, slow = rescale_uninterrupted_arms(plan, measured, analysis.primary, slow)
     # A family of one is not moderated: the family's mean variance depends on the reference.
     run = _Input(replace(analysis, race=None, level=level, slow=slow), measured, environments)
@@ -343,7 +346,8 @@ def _contrast(
 def _work_differences(measured: Measurements, old: Arm, new: Arm, plan: Plan) -> tuple[str, ...]:
     """Return how the work of two arms differs; if only one is interleaved, compare each with its own reference."""
     is_separate = [
-        arm.is_uninterrupted_copy or interleaved_name(arm.reference, plan) != arm.reference for arm in (old, new)
+        arm.is_uninterrupted_copy or name_with_copy_as_original(arm.reference, plan) != arm.reference
+        for arm in (old, new)
     ]
     if is_separate[0] is is_separate[1]:
         return unequal_work(measured, replace(new, reference=old.name), plan)

@@ -61,9 +61,9 @@ def evidence_facts(evidence: Evidence) -> EvidenceFacts:
     """Return the facts of ``evidence``, once for all trials that share it (``LineReader``)."""
     return EvidenceFacts(
         _texts(*_read_parts(evidence)),
-        tuple(notices.work_elsewhere(evidence)),
-        tuple(notices.missing_gpu(evidence)),
-        tuple(notices.process_speed_problems(evidence)),
+        tuple(notices.work_outside_timing_notices(evidence)),
+        tuple(notices.gpu_not_found_notice(evidence)),
+        tuple(notices.preload_openmp_and_binding_problems(evidence)),
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from envmatrix.plan import Arm, Plan
 from envmatrix.stats.array_types import Bools, Floats, Integers
-from envmatrix.stats.inference.standard_errors import standard_errors
+from envmatrix.stats.inference.standard_errors import standard_errors_of_row_sums
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric
 
@@ -117,7 +117,7 @@ def _differently_measured_copies(reference: str, plan: Plan) -> set[str]:
     }
 
 
-def interleaved_name(name: str | None, plan: Plan) -> str | None:
+def name_with_copy_as_original(name: str | None, plan: Plan) -> str | None:
     """Return the interleaved reference if ``name`` is an uninterrupted copy of it, otherwise ``name``."""
     copy = next((arm for arm in plan.arms if arm.name == name and arm.is_uninterrupted_copy), None)
     return next(iter(_differently_measured_copies(copy.name, plan)), name) if copy else name
@@ -177,7 +177,7 @@ def summarise_pairs(differences: Floats, gaps: Floats | None = None) -> PairedSt
     mean = np.where(is_present, differences, 0.0).sum(axis=1) / np.maximum(count, 1)
     parts = np.where(is_present, differences - mean[:, None], 0.0)
     spread = np.sqrt((parts**2).sum(axis=1) / np.where(count > 1, count - 1, np.nan))
-    error, units = standard_errors(parts / np.maximum(count, 1)[:, None], is_present, gaps)
+    error, units = standard_errors_of_row_sums(parts / np.maximum(count, 1)[:, None], is_present, gaps)
     return PairedStatistics(count, np.where(count > 0, mean, np.nan), spread, error, units)
 
 
@@ -193,7 +193,7 @@ def rescale_uninterrupted_arms(
     index = {name: row for row, name in enumerate(measured.arms)}
     plan_families = families(plan)
     for family in plan_families:
-        original = interleaved_name(family.reference, plan)
+        original = name_with_copy_as_original(family.reference, plan)
         if original == family.reference:
             continue
         all_copies = (candidate.copies for candidate in plan_families if candidate.reference == original)

@@ -18,7 +18,7 @@ _ESCAPE = re.compile(r"\\(?:u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w|(u[dD][89a-fA-F
 _TOKEN = re.compile(r'"(?:[^"\\]+|\\.)*"?|[\[\]{}]|\d+', re.DOTALL)
 
 
-def replace_lone_surrogates(text: str) -> str:
+def replace_surrogate_escapes(text: str) -> str:
     """Return a JSON text with U+FFFD for each lone surrogate, which represents bytes that are not UTF-8."""
     return _ESCAPE.sub(lambda escape: r"\ufffd" if escape[1] else escape[0], text)
 

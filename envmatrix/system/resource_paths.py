@@ -14,7 +14,7 @@ def bench_folder() -> Path:
     return checkout if (checkout / "options.json").exists() else _PACKAGE / "_project" / "bench"
 
 
-def default_matrix() -> Path:
+def bundled_matrix_file() -> Path:
     """Return the matrix.yaml that comes with envmatrix."""
     checkout = _PACKAGE.parent / "matrix.yaml"
     return checkout if checkout.exists() else _PACKAGE / "_project" / "matrix.yaml"
@@ -26,7 +26,7 @@ def output_folder(matrix: Path) -> Path:
     return Path.cwd() if folder.is_relative_to(_PACKAGE) else folder
 
 
-def locks_folder() -> Path:
+def bundled_package_locks() -> Path:
     """Return the folder of the committed locks."""
     checkout = _PACKAGE.parent / "containers" / "locks"
     return checkout if checkout.is_dir() else _PACKAGE / "_project" / "containers" / "locks"

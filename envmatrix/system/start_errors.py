@@ -32,7 +32,7 @@ def start_remedy(number: int, program: str, folder: Path | None = None) -> str:
     "No such file or directory" may mean the interpreter or the loader that the file names.
     """
     path = str(Path(folder or "", program)) if "/" in program else shutil.which(program) or ""
-    reason = describe_unusable(path) if number in (errno.ENOENT, errno.EACCES) and path else ""
+    reason = why_file_cannot_start(path) if number in (errno.ENOENT, errno.EACCES) and path else ""
     if reason == NOT_EXECUTABLE:
         return f"{reason}: chmod +x {program}"
     if reason:
@@ -68,7 +68,7 @@ def _missing_starter(program: str, head: bytes) -> str:
     return _REMEDIES[errno.ENOENT]
 
 
-def describe_unusable(program: str) -> str:
+def why_file_cannot_start(program: str) -> str:
     """Return why a path is no program that can be started; '' if it is one, or if there is no such file."""
     file = Path(program)
     try:

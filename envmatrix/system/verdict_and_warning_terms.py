@@ -49,6 +49,6 @@ def terms(page: str) -> dict[str, str]:
     }
 
 
-def plain(word: str) -> str:
+def term_lookup_key(word: str) -> str:
     """Return a term in the form used for lookup: lower case, spaces, no plural ending."""
     return re.sub(r"[\s_-]+", " ", word.strip().lower()).removesuffix("s")

@@ -23,7 +23,7 @@ def bisected(matrix: Matrix, design: str, first: str, last: str) -> Matrix:
     The workloads and limits are those of ``design``. Raises InputError for an unknown name, or if nothing differs.
     """
     find_design(matrix, design)
-    steps = steps_between(matrix, first, last)
+    steps = environments_from_first_to_last(matrix, first, last)
     designs = parse_yaml(matrix.text, Path(matrix.path)).mapping(()).get("designs")
     options = designs.get(design) if isinstance(designs, dict) else None
     kept = {key: value for key, value in options.items() if key not in _COMPARED} if isinstance(options, dict) else {}
@@ -31,7 +31,7 @@ def bisected(matrix: Matrix, design: str, first: str, last: str) -> Matrix:
     return with_only_design(matrix, design, {**kept, "baseline": first, "cumulative": list(steps)}, added)
 
 
-def steps_between(matrix: Matrix, first: str, last: str) -> dict[str, Mapping[str, str]]:
+def environments_from_first_to_last(matrix: Matrix, first: str, last: str) -> dict[str, Mapping[str, str]]:
     """Return name -> levels of the environments after ``first``, up to ``last``.
 
     A step changes one factor, in the matrix's order; more only if no single one is possible (`requires`).

@@ -100,7 +100,7 @@ class Session:
             arguments: tuple[str, ...] = ("-m", "bench", "evidence", f"--record={record}")
             if command or self.prepared.without_torch:
                 program = _IDLE_PROGRAM.model_copy(update={"command": command} if command else {})
-                arguments = invocation.command_arguments(program, record, self.prepared.python, inner_paths["bench"])
+                arguments = invocation.python_arguments(program, record, self.prepared.python, inner_paths["bench"])
             log = work.parent / f"{work.name}.log"
             limit_s = PROGRAM_LIMIT_S if command else EVIDENCE_LIMIT_S
             job = self._job(mounts, (self.prepared.python, *arguments), limit_s, log)

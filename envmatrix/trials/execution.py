@@ -30,7 +30,7 @@ from envmatrix.system.reading_with_retries import read_with_retry
 from envmatrix.system.regular_files import RefusedFileError, read_bytes
 from envmatrix.trials import orphans
 from envmatrix.trials.experiment_setup import Experiment
-from envmatrix.trials.failure_reason import last_line, why_program_failed
+from envmatrix.trials.failure_reason import colon_and_last_line, why_program_failed
 from envmatrix.trials.trial_evidence_verification import Verification, verify_evidence
 from envmatrix.trials.user_program import invocation
 from envmatrix.trials.user_program.file_digests import changed_file_texts
@@ -132,7 +132,7 @@ def bench_arguments(
     record = f"{inner_paths['work']}/{RECORD}"
     gate_folder = f"{inner_paths['work']}/{FOLDER}" if gate else ""
     if workload.command:
-        return invocation.command_arguments(workload, record, python, inner_paths["bench"], gate_folder)
+        return invocation.python_arguments(workload, record, python, inner_paths["bench"], gate_folder)
     options = [f"--record={record}", f"--data-dir={inner_paths['data']}"]
     options += [f"--gate={gate_folder}"] if gate else []
     options += [f"--look={look_s:.1f}"] if look_s is not None else []
@@ -270,9 +270,11 @@ def classify_outcome(
     if not exit_status.ok:
         is_own_program = experiment.run.workloads[slot.arm.workload].command and not exit_status.out_of_memory
         reason = why_program_failed(job.log) if is_own_program else ""
-        return "failed", reason or f"the process {exit_status}{last_line(job.log)}", body, ()
+        return "failed", reason or f"the process {exit_status}{colon_and_last_line(job.log)}", body, ()
     if record is None:
-        reason = f"the process ended without an error, but its record is missing or unreadable{last_line(job.log)}"
+        reason = (
+            f"the process ended without an error, but its record is missing or unreadable{colon_and_last_line(job.log)}"
+        )
         return "failed", reason, None, ()
     if record.skipped:
         return "skipped", record.skipped, body, ()
@@ -294,7 +296,7 @@ def verify_trial(experiment: Experiment, slot: Slot, record: Record) -> Verifica
     """Compare a record with the trial's environment, benchmark version and program files."""
     run, workload = experiment.run, experiment.run.workloads[slot.arm.workload]
     files = run.programs.get(workload.name, {})
-    environment = drop_unread_variable_warnings(run.environments[slot.arm.runs], workload, files)
+    environment = without_warnings_for_mentioned_variables(run.environments[slot.arm.runs], workload, files)
     verification = verify_evidence(environment, record.evidence or Evidence())
     wrong = [*verification.wrong]
     if record.bench is None or record.bench.digest != run.bench_digest:
@@ -302,7 +304,9 @@ def verify_trial(experiment: Experiment, slot: Slot, record: Record) -> Verifica
     return replace(verification, wrong=(*wrong, *changed_file_texts(workload, files)))
 
 
-def drop_unread_variable_warnings(environment: Environment, workload: Workload, files: Iterable[str]) -> Environment:
+def without_warnings_for_mentioned_variables(
+    environment: Environment, workload: Workload, files: Iterable[str]
+) -> Environment:
     """Return an environment without warnings for variables that the files of the user's own program mention."""
     unexplained = [name for name in environment.unread if probably_meant_name(name) is None]
     mentioned_names = words_in_sources([Path(workload.files or "") / file for file in files]) if unexplained else set()

@@ -27,7 +27,7 @@ from envmatrix.trials.feasibility import (
     arms_that_cannot_run,
     check_batch_split,
     check_home_access,
-    environments_without_driver,
+    environments_needing_newer_driver,
     resolve_program_folder,
 )
 from envmatrix.trials.images import (
@@ -42,7 +42,7 @@ from envmatrix.trials.images import (
 )
 from envmatrix.trials.interleaving_eligibility import decide_schedule
 from envmatrix.trials.new_run_options import NewRun
-from envmatrix.trials.two_matrix_comparison import Side, check_sides, save_side_matrices
+from envmatrix.trials.two_matrix_comparison import Side, check_sides_available_and_unchanged, save_side_matrices
 from envmatrix.trials.user_program import invocation
 from envmatrix.trials.user_program.file_digests import program_files
 from envmatrix.trials.user_program.passed_variables import check_passed_variables, pass_available_variables
@@ -197,11 +197,11 @@ def _prepare_sides(
         for side in sides
     }
     engines = next(reversed(builders.values())).engines
-    unfit = environments_without_driver(environments, design.gpus) if host.kernel is not None else {}
+    unfit = environments_needing_newer_driver(environments, design.gpus) if host.kernel is not None else {}
     fit = {name: environment for name, environment in environments.items() if name not in unfit}
     prepared_images, unavailable = prepare_images(fit, builders, progress, given)
     unavailable |= {(name, engine): reason for name, reason in unfit.items() for engine in engine_names}
-    check_sides(sides, environments, prepared_images, unavailable)
+    check_sides_available_and_unchanged(sides, environments, prepared_images, unavailable)
     _report_unsized_shm(design, engines, progress)
     return engines, prepared_images, unavailable
 

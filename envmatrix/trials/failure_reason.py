@@ -46,7 +46,7 @@ def log_tail(log: Path | None, lines: int = 15) -> list[str]:
     return [line for line in visible_lines if line][-lines:]
 
 
-def last_line(log: Path | None) -> str:
+def colon_and_last_line(log: Path | None) -> str:
     """Return ``: `` and the last line that a process printed, '' if there is none."""
     last_lines = log_tail(log, 1)
     return f": {last_lines[-1].strip()[:_LONGEST_REASON]}" if last_lines else ""

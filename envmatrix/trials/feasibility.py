@@ -87,7 +87,7 @@ def _can_compile(image: Image, facts: Mapping[str, str]) -> bool:
     return not is_known or facts.keys() >= {"system g++", "system libpython3-dev"}
 
 
-def environments_without_driver(
+def environments_needing_newer_driver(
     environments: Mapping[str, Environment], gpus: Sequence[str], root: Path = Path("/")
 ) -> dict[str, str]:
     """Return environment name -> why this machine's driver cannot run its CUDA build, so that it is not downloaded.

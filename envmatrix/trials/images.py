@@ -201,5 +201,5 @@ def matrix_locks_folder(matrix_path: Path) -> Path:
 def build_places(matrix_path: Path, bench: Path) -> BuildPaths:
     """Return the folders of locks, bench/ and builds for engines. Locks next to the matrix come first."""
     own_locks = matrix_locks_folder(matrix_path)
-    locks = own_locks if own_locks.is_dir() else resource_paths.locks_folder()
+    locks = own_locks if own_locks.is_dir() else resource_paths.bundled_package_locks()
     return BuildPaths(Cache(resource_paths.cache_folder()), locks, bench)

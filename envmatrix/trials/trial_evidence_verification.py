@@ -10,7 +10,7 @@ from envmatrix.evidence import checks
 from envmatrix.evidence.checks import Claim
 from envmatrix.evidence.dotted_paths import SHORT_PATHS, lookup
 from envmatrix.evidence.evidence_models import Evidence, Program
-from envmatrix.evidence.notices import UNSEEN_SHARE, cpu_shared_by_all_threads
+from envmatrix.evidence.notices import UNSEEN_SHARE, shared_cpu_and_thread_count
 from envmatrix.matrix.known_variables import (
     NOT_IN_EFFECT,
     PresenceTest,
@@ -184,7 +184,7 @@ def _check_claim(claim: Claim, program: _Program) -> Iterator[tuple[bool, str]]:
         yield from _check_thread_count(claim, program)
     elif text:
         yield _is_unobservable(claim, evidence), text + _cause_text(claim, evidence)
-    elif torch and (torch.threads or 0) > 1 and (crowd := cpu_shared_by_all_threads(evidence)):
+    elif torch and (torch.threads or 0) > 1 and (crowd := shared_cpu_and_thread_count(evidence)):
         yield True, f"all its threads may run only on CPU {crowd[0]}: not verified that so many did the work"
     elif torch and not program.spared and _has_too_few_threads(evidence):
         yield True, f"fewer than {torch.threads} threads were seen: not verified that so many did the work"

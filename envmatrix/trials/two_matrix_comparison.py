@@ -41,7 +41,7 @@ class Side:
         return SideOf(matrix=str(self.matrix_file), matrix_digest=self.matrix.digest, libraries=libraries)
 
 
-def side_design(design: Design, named: Sequence[str] | None) -> Design:
+def two_side_design(design: Design, named: Sequence[str] | None) -> Design:
     """Return the design that compares the environments ``named`` (None: the baseline) of two sides.
 
     Steps, cells, further programs and races compare environments with one another: they are removed.
@@ -77,7 +77,7 @@ def _work(workload: Workload) -> dict[str, object]:
     return workload.model_dump(exclude={"description", "files"})
 
 
-def check_sides(
+def check_sides_available_and_unchanged(
     sides: Sequence[Side],
     environments_by_name: Mapping[str, Environment],
     prepared_images: Images,

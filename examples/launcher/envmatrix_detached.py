@@ -30,7 +30,7 @@ class DetachedKind(LauncherKind):
     name = "detached"
     takes_turns = True
 
-    def look(
+    def check_and_find_host(
         self, design: Design, asked: LauncherOptions, engines: Sequence[Engine], span: int, progress: ProgressCallback
     ) -> None:
         """Reject engines that cannot be started by a script. None: the trials run on this machine."""

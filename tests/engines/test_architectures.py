@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from envmatrix.build.cache import Cache
-from envmatrix.build.debian.packages import Apt, distribution_name
+from envmatrix.build.debian.packages import Apt, lock_name_of_distribution
 from envmatrix.build.libraries import LibraryBuilder, fetch_packages
 from envmatrix.build.lockfile import read_lock
 from envmatrix.build.package_locks import Locks
@@ -84,7 +84,7 @@ def arm_root(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Apt]:
     """Return a folder with Debian's Python for arm64, and the packages of that architecture."""
     if HERE != "x86_64" or QEMU is None:
         pytest.skip("needs x86-64 with qemu-aarch64-static (apt-get install qemu-user-static)")
-    name = distribution_name("aarch64")
+    name = lock_name_of_distribution("aarch64")
     if name != "debian-bookworm-aarch64":
         pytest.skip("needs Debian bookworm, whose packages the committed lock has")
     root, cache = tmp_path_factory.mktemp("arm64"), Cache(resource_paths.cache_folder())
@@ -104,7 +104,7 @@ def test_an_arm_process_has_the_allocator_of_the_committed_lock(
     cache = apt.cache
     library = [one for one in all_libraries(shipped_levels.matrix()) if one.key == f"malloc-{level}"]
     builder = LibraryBuilder(
-        Locks(resource_paths.locks_folder(), cache, print),
+        Locks(resource_paths.bundled_package_locks(), cache, print),
         find_python_cached(cache, None).for_architecture("aarch64"),
         apt,
     )

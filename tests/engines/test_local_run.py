@@ -18,7 +18,7 @@ from envmatrix.engines.process_limits import leftover_cgroups
 from envmatrix.errors import EnvmatrixError
 from envmatrix.matrix import load
 from envmatrix.plan.environment import all_libraries, resolve_environment
-from envmatrix.system.resource_paths import default_matrix
+from envmatrix.system.resource_paths import bundled_matrix_file
 from tests.engines.conftest import Said
 
 pytestmark = pytest.mark.local
@@ -123,7 +123,7 @@ def test_memory_can_be_bound_to_a_node(places: BuildPaths, job: Job) -> None:
 
 @pytest.mark.timeout(900)  # the venv is made here unless an earlier test has made it
 def test_torch_of_the_default_lock_runs_with_a_preloaded_allocator(job: Job, said: Said) -> None:
-    matrix = load(default_matrix())
+    matrix = load(bundled_matrix_file())
     image = resolve_environment(matrix, "baseline", {}).image
     jemalloc = next(item for item in all_libraries(matrix) if item.key == "malloc-jemalloc")
     engine = LocalEngine(project_paths())

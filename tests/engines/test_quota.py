@@ -58,7 +58,7 @@ def at_work(engine: Engine, job: Job, quota: float | None) -> dict[str, object]:
 
 def holds(engine: Engine, job: Job) -> None:
     assert isinstance(engine, LimitsCpuTime)
-    demand(engine.why_no_quota())
+    demand(engine.why_no_cpu_quota())
     free, tenth = at_work(engine, job, None), at_work(engine, job, 0.1)
     assert (free["cpu_limit"], tenth["cpu_limit"]) == (None, 0.1)
     assert not free["throttled_periods"]
@@ -78,10 +78,10 @@ def test_a_process_of_the_local_engine_has_the_time_that_its_quota_gives(ground:
 @pytest.mark.local
 def test_a_quota_and_a_memory_limit_hold_together(ground: BuildPaths, job_of_host: Job) -> None:
     engine = LocalEngine(ground)
-    demand(engine.why_no_quota())
+    demand(engine.why_no_cpu_quota())
     found = at_work(engine, replace(job_of_host, limits=replace(job_of_host.limits, memory_bytes=2**28)), 0.1)
     assert found["cpu_limit"] == 0.1
-    if process_limits.limit_holder() != "RLIMIT_DATA":
+    if process_limits.memory_limit_mechanism() != "RLIMIT_DATA":
         assert found["memory_limit_bytes"] == 2**28
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from envmatrix.matrix.parse import parse
-from envmatrix.system.resource_paths import default_matrix
+from envmatrix.system.resource_paths import bundled_matrix_file
 from tests.gpu.conftest import MATRIX, ROOT, Project
 
 #: Levels that PyTorch reports without a GPU, and levels that need one.
@@ -24,7 +24,7 @@ WITH = (("cuda-allocator", "async"), ("cuda-loading", "eager"), ("cuda-loading",
 
 
 def test_every_level_of_cuda_with_a_claim_is_held_against_a_process_here() -> None:
-    factors = parse(MATRIX, default_matrix()).factors
+    factors = parse(MATRIX, bundled_matrix_file()).factors
     names = ("cuda-allocator", "cuda-loading", "tf32", "gpu-blas", "gpu-linalg", "gpu-placement")
     claiming = {(name, level) for name in names for level, body in factors[name].levels.items() if body.claims}
     assert claiming == {*WITHOUT, *WITH}

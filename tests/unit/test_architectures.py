@@ -204,7 +204,7 @@ def test_a_library_that_does_not_exist_for_an_architecture_is_in_none_of_its_ima
 
 def test_the_committed_locks_have_the_same_versions_for_both_architectures():
     """Image levels that are built from source are locked on their own machine; nothing else is missing."""
-    matrix, folder = shipped_levels.matrix(), resource_paths.locks_folder()
+    matrix, folder = shipped_levels.matrix(), resource_paths.bundled_package_locks()
     for image in all_images(matrix).values():
         locks = [read_lock(folder / f"{image.name}.cp311-linux_{one}.txt") for one in (HERE, ELSEWHERE)]
         if locks[0] is None or image.builds or image.architectures:
@@ -256,7 +256,9 @@ def test_wheels_and_debian_packages_of_another_architecture_are_asked_for_by_nam
     assert "APT::Architectures=arm64" in apt
 
 
-@pytest.mark.parametrize("file", sorted((resource_paths.locks_folder().parent).glob("*.*")), ids=lambda file: file.name)
+@pytest.mark.parametrize(
+    "file", sorted((resource_paths.bundled_package_locks().parent).glob("*.*")), ids=lambda file: file.name
+)
 def test_a_committed_definition_names_no_architecture(file):
     text = file.read_text()
     assert not [word for word in ("x86_64", "amd64", "x86-64", "aarch64", "arm64") if word in text]

@@ -201,7 +201,7 @@ def test_a_wrong_request_is_refused_before_anything_is_built(commands, kind, ask
     for name in ("qsub", "qselect", "bsub", "bjobs"):
         commands.write(name)
     with pytest.raises(InputError) as caught:
-        kind().look(None, asked, (), 1, silent)
+        kind().check_and_find_host(None, asked, (), 1, silent)
     assert words in str(caught.value)
 
 
@@ -210,7 +210,7 @@ def test_a_machine_without_the_commands_says_which_are_missing(commands, monkeyp
     commands.write("qsub")
     assert PbsKind().unavailable() == "no `qselect` and `pbsnodes` on PATH: run envmatrix on a submit host of PBS"
     with pytest.raises(EngineError, match="LSF cannot be used: no `bsub` and `bjobs` and `lshosts` on PATH"):
-        LsfKind().look(None, {}, (), 1, silent)
+        LsfKind().check_and_find_host(None, {}, (), 1, silent)
     commands.write("qselect")
     commands.write("pbsnodes", code=1, error="pbsnodes: Connection refused")
     assert PbsKind().unavailable() == "its master does not answer: pbsnodes: Connection refused"

@@ -12,7 +12,7 @@ from envmatrix.trials import experiment_setup, images
 from envmatrix.trials.feasibility import (
     arms_that_cannot_run,
     check_batch_split,
-    environments_without_driver,
+    environments_needing_newer_driver,
 )
 from envmatrix.trials.new_run_options import NewRun
 from tests import shipped_levels
@@ -45,7 +45,7 @@ def test_a_cuda_build_that_this_driver_cannot_run_is_not_even_downloaded(tmp_pat
         name: make_environment(name, claims=parse_claims({"cuda.built_with": [cuda]} if cuda else {}))
         for name, cuda in (("plain", ""), ("old", "12.8"), ("new", "13.0"))
     }
-    found = environments_without_driver(environments, gpus, tmp_path)
+    found = environments_needing_newer_driver(environments, gpus, tmp_path)
     assert found.keys() == reasons.keys()
     assert all(text in found[name] for name, text in reasons.items())
 

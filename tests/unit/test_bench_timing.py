@@ -79,7 +79,7 @@ def test_each_part_of_the_loop_has_its_time(clock):
 
 
 def test_a_long_look_times_every_step_from_the_first_one_on(clock):
-    length = timed_loop.Length(checked=2, warm_up=3, timed=5, epoch=2).look(200 * 12e-9)
+    length = timed_loop.Length(checked=2, warm_up=3, timed=5, epoch=2).steady_state_length(200 * 12e-9)
     found = taken(clock, length)
     assert found.steps_ns[:2] == [WAIT + FIRST, WAIT + STEP]
     assert found.times["training_ns"] == sum(found.steps_ns) >= 200 * 12
@@ -88,16 +88,18 @@ def test_a_long_look_times_every_step_from_the_first_one_on(clock):
 
 
 def test_of_a_long_look_only_the_step_that_compiles_is_not_timed(clock):
-    found = taken(clock, timed_loop.Length(checked=0, warm_up=3, timed=5, epoch=0, compiles=True).look(1e-6))
+    found = taken(
+        clock, timed_loop.Length(checked=0, warm_up=3, timed=5, epoch=0, compiles=True).steady_state_length(1e-6)
+    )
     assert (found.times["compile_ns"], found.times["first_step_ns"]) == (WAIT + FIRST, None)
     assert set(found.steps_ns) == {WAIT + STEP}
 
 
 def test_a_long_look_goes_on_while_its_steps_are_few_but_not_for_ever(clock):
-    found = taken(clock, timed_loop.Length(0, 0, 5, 0).look(150e-9))
+    found = taken(clock, timed_loop.Length(0, 0, 5, 0).steady_state_length(150e-9))
     assert len(found.steps_ns) < timed_loop.ENOUGH
     assert 450 <= found.times["training_ns"] <= 450 + WAIT + STEP
-    assert len(taken(clock, timed_loop.Length(0, 0, 5, 0).look(300e-9)).steps_ns) == timed_loop.ENOUGH
+    assert len(taken(clock, timed_loop.Length(0, 0, 5, 0).steady_state_length(300e-9)).steps_ns) == timed_loop.ENOUGH
 
 
 @pytest.mark.parametrize(("last", "is_steady"), [(100, True), (103, True), (104, False), (96, False)])
@@ -224,7 +226,7 @@ def tick(clock):
 
 def test_counters_of_turns_are_summed_and_one_that_was_not_read_makes_the_sum_unknown(clock, monkeypatch):
     grown = iter([{"a": 1, "b": 2.0}, {"a": 100, "b": 100.0}, {"a": 3, "b": None}])
-    monkeypatch.setattr(timed_loop.kernel_counters, "since", lambda _before: next(grown))
+    monkeypatch.setattr(timed_loop.process_resource_usage, "since", lambda _before: next(grown))
     found = taken(clock, timed_loop.Length(checked=0, warm_up=0, timed=2, epoch=0), at=Gate(clock, (0, 1), (1, 1)))
     assert (found.counted["a"], found.counted["b"]) == (4, None)
 

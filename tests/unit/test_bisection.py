@@ -7,7 +7,7 @@ import pytest
 from envmatrix.errors import InputError
 from envmatrix.matrix.parse import parse
 from envmatrix.plan.environment import resolve_environment
-from envmatrix.trials.bisection import bisected, steps_between
+from envmatrix.trials.bisection import bisected, environments_from_first_to_last
 from tests.shipped_levels import matrix
 
 
@@ -22,14 +22,14 @@ def changes(found, first, steps):
 
 
 def test_each_step_changes_one_factor_and_the_last_is_the_goal():
-    steps = steps_between(matrix(), "baseline", "zendnn")
+    steps = environments_from_first_to_last(matrix(), "baseline", "zendnn")
     assert list(steps)[-1] == "zendnn"
     assert set(changes(matrix(), "baseline", steps)) == {1}
     assert next(iter(steps)) == "intel-omp", "an environment that the matrix has keeps its name"
 
 
 def test_a_change_that_requires_another_comes_after_it_or_with_it():
-    steps = steps_between(matrix(), "cuda-2.13-cudnn-9.24", "cudnn-9.28")
+    steps = environments_from_first_to_last(matrix(), "cuda-2.13-cudnn-9.24", "cudnn-9.28")
     assert (list(steps), changes(matrix(), "cuda-2.13-cudnn-9.24", steps)) == (
         ["nccl-version-default", "cudnn-9.28"],
         [1, 2],
@@ -57,4 +57,4 @@ designs: {default: {environments: other, workloads: w, budget: 7m, seed: 5}}
 )
 def test_a_pair_without_a_path_is_refused(pair, message):
     with pytest.raises(InputError, match=message):
-        steps_between(matrix(), *pair)
+        environments_from_first_to_last(matrix(), *pair)

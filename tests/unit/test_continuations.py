@@ -9,7 +9,7 @@ import pytest
 from bench.early_and_late_steps import second_half
 from envmatrix.launchers.local import Here
 from envmatrix.matrix.model import Workload
-from envmatrix.plan.steady_state_block_share import FULL_S, MIN_S, seconds_of_steps, share_to_continue
+from envmatrix.plan.steady_state_block_share import FULL_S, MIN_S, seconds_of_steps, share_of_blocks_to_continue
 from envmatrix.results import RunFolder
 from envmatrix.results.elapsed import ElapsedTime
 from envmatrix.runner import loop as runner
@@ -168,5 +168,5 @@ def test_the_share_is_that_of_the_narrowest_interval():
         if blocks * block_s + groups * later_s <= budget_s
     }
     blocks, groups = min(variances, key=variances.get)
-    assert groups / blocks == pytest.approx(share_to_continue(change, block, later_s, block_s), abs=0.03)
-    assert share_to_continue(0.0, 0.0, later_s, block_s) == 1.0
+    assert groups / blocks == pytest.approx(share_of_blocks_to_continue(change, block, later_s, block_s), abs=0.03)
+    assert share_of_blocks_to_continue(0.0, 0.0, later_s, block_s) == 1.0

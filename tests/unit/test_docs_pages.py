@@ -8,7 +8,7 @@ import pytest
 
 from envmatrix.cli.command_table import parse
 from envmatrix.matrix import load
-from envmatrix.system.resource_paths import default_matrix
+from envmatrix.system.resource_paths import bundled_matrix_file
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [DOCS / "tutorial.md", *sorted((DOCS / "how-to").glob("*.md"))]
@@ -41,7 +41,7 @@ def indented():
 def test_a_command_in_the_readme_or_the_reference_is_one_that_there_is(words):
     parse(words)
     if words[0] == "bench" and words[1].islower() and not words[1].startswith("-"):
-        assert words[1] in load(default_matrix()).designs
+        assert words[1] in load(bundled_matrix_file()).designs
 
 
 @pytest.mark.parametrize("line", commands())

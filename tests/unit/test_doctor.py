@@ -64,8 +64,8 @@ def test_a_machine_without_a_gpu_is_told_so(tmp_path, driver, loaded):
 
 
 def test_what_xla_would_run_on_is_told(tmp_path):
-    assert said(doctor_software_checks.check_xla(tmp_path))[0][0] == "note"
-    assert said(doctor_software_checks.check_xla(machine(tmp_path, {"dev/accel0": "", "dev/accel1": ""}))) == [
+    assert said(doctor_software_checks.check_tpu(tmp_path))[0][0] == "note"
+    assert said(doctor_software_checks.check_tpu(machine(tmp_path, {"dev/accel0": "", "dev/accel1": ""}))) == [
         ("good", "2 TPU devices (/dev/accel*)")
     ]
 
@@ -140,11 +140,11 @@ def program(folder, name, text="exit 0"):
 
 def test_what_holds_a_memory_limit_of_a_process_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(process_limits, "_find_usable_cgroup", lambda controller: (tmp_path, "cgroup v2"))
-    assert said(doctor_software_checks.check_local_placement(tmp_path)) == [
+    assert said(doctor_software_checks.check_memory_limits_and_cache(tmp_path)) == [
         ("good", "enforced by a control group (cgroup v2)")
     ]
     monkeypatch.setattr(process_limits, "_find_usable_cgroup", lambda controller: None)
-    (finding,) = doctor_software_checks.check_local_placement(tmp_path)
+    (finding,) = doctor_software_checks.check_memory_limits_and_cache(tmp_path)
     assert (finding.state, "enforced by RLIMIT_DATA" in finding.found) == ("note", True)
     assert "systemd-run --user --scope" in finding.remedy
 
@@ -152,14 +152,14 @@ def test_what_holds_a_memory_limit_of_a_process_is_told(tmp_path, monkeypatch):
 def test_memory_nodes_that_cannot_be_bound_and_a_cache_without_programs_are_told(tmp_path, monkeypatch):
     nodes = machine(tmp_path, {"sys/devices/system/node/node0/cpulist": "0"})
     monkeypatch.setattr(process_limits, "_find_usable_cgroup", lambda controller: (tmp_path, "cgroup v2"))
-    assert said(doctor_software_checks.check_local_placement(nodes))[1:] == [
+    assert said(doctor_software_checks.check_memory_limits_and_cache(nodes))[1:] == [
         ("good", "trials can be bound to memory nodes")
     ]
     monkeypatch.setattr(
         doctor_software_checks, "Place", lambda memory_nodes: Place(memory_nodes=(60,))
     )  # no such node exists
     monkeypatch.setattr(doctor_software_checks.os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC))
-    _, unbound, unstarted = doctor_software_checks.check_local_placement(nodes)
+    _, unbound, unstarted = doctor_software_checks.check_memory_limits_and_cache(nodes)
     assert (unbound.state, unbound.found) == ("note", "trials cannot be bound to a memory node: Invalid argument")
     assert (unstarted.state, "is mounted noexec" in unstarted.found) == ("bad", True)
     assert "ENVMATRIX_CACHE" in unstarted.remedy

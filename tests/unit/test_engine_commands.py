@@ -248,7 +248,7 @@ def test_a_container_that_only_shows_its_packages_can_be_found_by_its_label(tmp_
 def test_an_image_that_was_built_here_and_is_also_a_ready_made_one_has_two_sifs(tmp_path, monkeypatch) -> None:
     """Guards against a run that ends with "files_digest: No such file" after the same image ran as a ready-made one."""
     built = []
-    monkeypatch.setattr(sif_build, "image_source", lambda _: None)
+    monkeypatch.setattr(sif_build, "docker_or_podman_engine", lambda _: None)
     monkeypatch.setattr(sif_build, "build_sif", lambda file, *_: built.append(file.write_text("a SIF")))
     cache = Cache(tmp_path / "cache")
     ready, _ = sif_build.ensure_sif(

@@ -13,7 +13,7 @@ from envmatrix.matrix.include import packaged_names
 from envmatrix.matrix.parse import parse
 from envmatrix.plan import environment
 from envmatrix.system import host
-from envmatrix.system.resource_paths import default_matrix
+from envmatrix.system.resource_paths import bundled_matrix_file
 from tests.synthetic import HOST, NODE
 
 FACTS = {"physical_cores": "2", "logical_cpus": "4", "gpu_cpu_list": "0-1", "cpu_list": "0-3"}
@@ -21,7 +21,7 @@ FACTS = {"physical_cores": "2", "logical_cpus": "4", "gpu_cpu_list": "0-1", "cpu
 
 @pytest.fixture
 def matrix():
-    return parse(default_matrix().read_text(), default_matrix())
+    return parse(bundled_matrix_file().read_text(), bundled_matrix_file())
 
 
 def test_the_book_recipe_is_what_the_book_says(matrix):

@@ -15,7 +15,7 @@ from envmatrix.errors import ExitCode, InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.parse import parse
 from envmatrix.matrix.template import FOR_ANY
-from envmatrix.report.formats.exports import trials_csv
+from envmatrix.report.formats.exports import successful_trials_csv
 from envmatrix.report.formats.html_file import to_html
 from envmatrix.report.formats.json_file import summary_to_json
 from envmatrix.report.formats.markdown import to_markdown
@@ -203,7 +203,7 @@ def test_further_metrics_have_their_own_direction_and_stand_in_every_report():
         assert "points" in text
     effects = {(one["environment"], one["metric"]) for one in summary_to_json(summary)["effects"]}
     assert ("cheat", "own.memory") in effects
-    head, first, *_ = trials_csv(summary).splitlines()
+    head, first, *_ = successful_trials_csv(summary).splitlines()
     assert head.endswith("own.memory,own.score,check.loss")
     assert first.endswith("1073741824.0,4.0,2.0")
 

@@ -74,7 +74,7 @@ def test_a_run_is_not_resumed_on_other_bits(facts):
 
 @pytest.mark.parametrize("name", ["allocators", "book"])
 def test_environments_that_are_asked_for_take_the_place_of_factors_and_steps(name):
-    matrix = load(resource_paths.default_matrix())
+    matrix = load(resource_paths.bundled_matrix_file())
     assert matrix.designs[name].factors or matrix.designs[name].environments
     found = apply_overrides(matrix, name, Overrides(environments=("tcmalloc",)))
     assert (found.environments, dict(found.factors), found.cumulative) == (("tcmalloc",), {}, ())

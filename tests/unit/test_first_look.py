@@ -72,7 +72,7 @@ def made(tmp_path, monkeypatch):
         seen = SimpleNamespace(wall_s=wall_s, output="", record=Record(evidence=None), arrivals=())
         monkeypatch.setattr(matrix_for_program, "_run_program", lambda *_: seen)
         request = ProgramRequest(("python", "mine.py"), atlas=atlas)
-        return matrix_for_program.make_matrix(
+        return matrix_for_program.run_program_and_draft_matrix(
             request, Overrides(**asked), Path("matrix.yaml"), ([] if said is None else said).append, print
         )
 

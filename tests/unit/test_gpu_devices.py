@@ -14,7 +14,7 @@ from envmatrix.engines import gpu_devices
 from envmatrix.engines.apptainer_command import exec_argv
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared
 from envmatrix.engines.docker import container_config
-from envmatrix.engines.gpu_devices import AMD, INTEL, NVIDIA, device_groups, gpu_maker
+from envmatrix.engines.gpu_devices import AMD, INTEL, NVIDIA, device_groups, gpu_maker_of_image
 from envmatrix.system.host import has_any_gpu
 
 
@@ -40,7 +40,7 @@ def machine(root: Path, maker: str) -> Path:
 
 @pytest.mark.parametrize("maker", [NVIDIA, AMD, INTEL])
 def test_an_image_with_another_torch_uses_the_gpus_that_the_machine_has(tmp_path, maker):
-    assert gpu_maker({}, machine(tmp_path, maker)) == maker
+    assert gpu_maker_of_image({}, machine(tmp_path, maker)) == maker
     assert has_any_gpu(tmp_path)
 
 
@@ -48,11 +48,11 @@ def test_an_image_with_another_torch_uses_the_gpus_that_the_machine_has(tmp_path
 def test_a_build_of_torch_is_for_the_gpus_of_one_maker_whatever_this_machine_has(tmp_path, torch, maker):
     for other in (NVIDIA, AMD, INTEL):
         (tmp_path / other).mkdir()
-        assert gpu_maker({"package torch": torch}, machine(tmp_path / other, other)) == maker
+        assert gpu_maker_of_image({"package torch": torch}, machine(tmp_path / other, other)) == maker
 
 
 def test_a_machine_without_a_gpu_is_asked_for_nvidias_as_before(tmp_path):
-    assert gpu_maker({"package torch": "2.13.0"}, tmp_path) == NVIDIA
+    assert gpu_maker_of_image({"package torch": "2.13.0"}, tmp_path) == NVIDIA
     assert not has_any_gpu(tmp_path)
 
 

@@ -17,7 +17,7 @@ from envmatrix.matrix.parse import parse
 from envmatrix.matrix.yaml_positions import parse_yaml
 from envmatrix.plan.environment import resolve_environment
 from envmatrix.system import bench_options
-from envmatrix.system.resource_paths import default_matrix
+from envmatrix.system.resource_paths import bundled_matrix_file
 
 OLD = Path(__file__).parent / "data" / "matrix-version-1.yaml"
 MALLOC = "version: 2\nfactors: {malloc: {glibc: {}, tuned: {env: {A: b}}}}\n"
@@ -49,7 +49,7 @@ def full(claims):
 
 
 def test_the_matrix_offers_all_that_it_offered_in_one_file_of_version_1():
-    old, new = load(OLD), load(default_matrix())
+    old, new = load(OLD), load(bundled_matrix_file())
     assert set(old.factors) <= set(new.factors), "others may be new"
     for name, factor in old.factors.items():
         kept = [level for level in new.factors[name].levels if level in factor.levels]
@@ -107,13 +107,13 @@ def test_the_matrix_offers_all_that_it_offered_in_one_file_of_version_1():
 )
 def test_what_a_newcomer_runs_first_waits_for_its_verdict_and_the_plan_says_so(design, ending, capsys):
     """On a slow machine, six minutes ended one block before a verdict."""
-    assert main(["plan", design, "--matrix", str(default_matrix()), "--blocks", "0"]) == 0
+    assert main(["plan", design, "--matrix", str(bundled_matrix_file()), "--blocks", "0"]) == 0
     assert capsys.readouterr().out.splitlines()[1].endswith(ending)
 
 
 def test_a_newcomer_can_read_the_matrix_and_every_library():
-    assert len(default_matrix().read_text().splitlines()) < 70
-    for file in (default_matrix(), *LIBRARY_FOLDER.glob("*.yaml")):
+    assert len(bundled_matrix_file().read_text().splitlines()) < 70
+    for file in (bundled_matrix_file(), *LIBRARY_FOLDER.glob("*.yaml")):
         assert max(map(len, file.read_text().splitlines())) <= 120
 
 
@@ -152,7 +152,7 @@ def test_the_digest_is_over_all_files(tmp_path):
     assert load(root).digest != before
 
 
-@pytest.mark.parametrize("path", [default_matrix(), OLD])
+@pytest.mark.parametrize("path", [bundled_matrix_file(), OLD])
 def test_a_matrix_as_one_text_says_the_same(path):
     whole = load(path)
     again = parse(whole.text, path)

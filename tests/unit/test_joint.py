@@ -23,7 +23,7 @@ from envmatrix.matrix import parse
 from envmatrix.matrix.model import Workload
 from envmatrix.system import bench_options, resource_paths, shared_bench_modules
 from envmatrix.trials.execution import base_variables, bench_arguments
-from envmatrix.trials.user_program.invocation import command_arguments
+from envmatrix.trials.user_program.invocation import python_arguments
 from tests.toy_nets import lay_out_toy
 
 ROOT = Path(__file__).parents[2]
@@ -114,7 +114,7 @@ def test_the_host_uses_the_arguments_of_the_page_and_no_others():
         },
     ]
     own = [
-        command_arguments(
+        python_arguments(
             Workload.model_validate({"name": "w", "command": ["python", "p.py"], **numbers}), "/r", "python3", "/b"
         )
         for numbers in reported

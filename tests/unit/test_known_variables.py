@@ -19,7 +19,7 @@ from envmatrix.matrix.known_variables import (
 )
 from envmatrix.matrix.parse import load, parse
 from envmatrix.plan.environment import Environment, Image, resolve_environment
-from envmatrix.trials.execution import drop_unread_variable_warnings
+from envmatrix.trials.execution import without_warnings_for_mentioned_variables
 from envmatrix.trials.trial_evidence_verification import verify_evidence
 
 MATRIX = """version: 2
@@ -217,6 +217,6 @@ def test_a_variable_of_ones_own_is_not_verified_unless_its_program_names_it(file
     environment = resolve_environment(matrix, "odd", {})
     assert environment.unread == ("OMP_NUM_THREAD", "MY_OWN_SWITCH")
     workload = matrix.workloads["mine"].model_copy(update={"files": str(file.parent)})
-    assert drop_unread_variable_warnings(environment, workload, ["train.py"]).unread == environment.unread
+    assert without_warnings_for_mentioned_variables(environment, workload, ["train.py"]).unread == environment.unread
     (file.parent / "train.py").write_text("import os; os.environ.get('MY_OWN_SWITCH', 'OMP_NUM_THREAD')")
-    assert drop_unread_variable_warnings(environment, workload, ["train.py"]).unread == ("OMP_NUM_THREAD",)
+    assert without_warnings_for_mentioned_variables(environment, workload, ["train.py"]).unread == ("OMP_NUM_THREAD",)

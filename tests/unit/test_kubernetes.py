@@ -280,7 +280,7 @@ def test_a_wrong_request_is_refused_before_anything_is_built(kubectl, asked, wor
     missing = words.split()[0].removeprefix("--") if "missing" in words else ""
     whole = {**{name: value for name, value in ASKED.items() if name != missing}, **asked}
     with pytest.raises(InputError) as caught:
-        KubernetesKind().look(None, whole, (), 1, silent)
+        KubernetesKind().check_and_find_host(None, whole, (), 1, silent)
     assert words in str(caught.value)
 
 
@@ -294,7 +294,7 @@ def test_a_wrong_request_is_refused_before_anything_is_built(kubectl, asked, wor
 def test_what_the_api_server_refuses_is_said_before_anything_is_built(kubectl, said):
     kubectl.answers["create"] = OSError(said)
     with pytest.raises(EngineError) as caught:
-        KubernetesKind().look(None, ASKED, (), 1, silent)
+        KubernetesKind().check_and_find_host(None, ASKED, (), 1, silent)
     assert f"`kubectl` failed: {said}" in str(caught.value)
     assert "--dry-run=server" in kubectl.called[-1]
 
@@ -306,7 +306,7 @@ def test_a_machine_without_kubectl_or_a_cluster_says_so(kubectl, monkeypatch):
     )
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(EngineError, match="Kubernetes cannot be used: no `kubectl` on PATH"):
-        KubernetesKind().look(None, ASKED, (), 1, silent)
+        KubernetesKind().check_and_find_host(None, ASKED, (), 1, silent)
 
 
 def test_results_on_no_volume_are_refused_with_the_folder(kubectl):

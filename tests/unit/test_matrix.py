@@ -10,7 +10,7 @@ from envmatrix.durations_and_sizes import parse_duration
 from envmatrix.errors import InputError
 from envmatrix.matrix.parse import MatrixError, parse
 from envmatrix.plan.environment import resolve_environment
-from envmatrix.system.resource_paths import default_matrix
+from envmatrix.system.resource_paths import bundled_matrix_file
 
 GOOD = """
 version: 2
@@ -39,7 +39,7 @@ def mistakes(text: str) -> list[str]:
 
 
 def test_the_default_matrix_is_right():
-    matrix = parse(default_matrix().read_text(), default_matrix())
+    matrix = parse(bundled_matrix_file().read_text(), bundled_matrix_file())
     assert {"gnu", "intel", "llvm"} <= set(matrix.factors["openmp"].levels)
     assert {"book", "run-cpu", "pytorch-ci"} <= set(matrix.environments)
 

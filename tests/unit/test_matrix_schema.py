@@ -16,7 +16,7 @@ from envmatrix.matrix.include import LIBRARY_FOLDER, SECTIONS, read_includes
 from envmatrix.matrix.parse import _Parser, parse
 from envmatrix.matrix.schema import json_schema
 from envmatrix.matrix.yaml_positions import parse_yaml
-from envmatrix.system.resource_paths import default_matrix
+from envmatrix.system.resource_paths import bundled_matrix_file
 from tests.held_schema import refusal
 
 PROJECT = Path(__file__).parents[2]
@@ -42,7 +42,7 @@ def test_the_committed_schema_is_up_to_date():
 
 
 @pytest.mark.parametrize(
-    "file", [default_matrix(), *sorted(LIBRARY_FOLDER.glob("*.yaml")), *(PROJECT.glob("examples/*/*.yaml"))]
+    "file", [bundled_matrix_file(), *sorted(LIBRARY_FOLDER.glob("*.yaml")), *(PROJECT.glob("examples/*/*.yaml"))]
 )
 def test_the_schema_accepts_what_comes_with_envmatrix(file):
     assert refusal(file.read_text()) == ""

@@ -105,7 +105,7 @@ def test_that_a_budget_is_too_short_is_said_once(tmp_path):
         update={"workloads": {name: one.model_copy(update={"options": {}}) for name, one in run.workloads.items()}}
     )
     first = FirstBlockCheck(SimpleNamespace(plan=plan, run=run), 1)
-    line = first.announce(1, busy=4.0)
+    line = first.startup_budget_warning(1, busy=4.0)
     assert "use --budget" in line
     slots = plan.block(0)
     assert [first._short_budget_lines(trial_of(slot, "ok", wall_s=20.0)) for slot in slots] == [[]] * len(slots)

@@ -9,7 +9,7 @@ from shlex import quote
 import pytest
 
 from envmatrix.evidence import checks
-from envmatrix.evidence.notices import process_speed_problems
+from envmatrix.evidence.notices import preload_openmp_and_binding_problems
 from envmatrix.evidence.trial_record import read_evidence
 from envmatrix.plan.environment import Environment, Image
 from envmatrix.report.report_data import summarise_measurements
@@ -40,7 +40,7 @@ CPU = {"affinity_before": [0, 1], "affinity_end": [0, 1], "thread_affinity": {"0
     ],
 )  # fmt: skip
 def test_it_is_told_with_its_cause(evidence, words):
-    (text,) = process_speed_problems(read_evidence(evidence))
+    (text,) = preload_openmp_and_binding_problems(read_evidence(evidence))
     assert words in text
 
 
@@ -53,7 +53,7 @@ def test_it_is_told_with_its_cause(evidence, words):
     ],
 )  # fmt: skip
 def test_of_what_is_as_it_should_be_nothing_is_told(evidence):
-    assert list(process_speed_problems(read_evidence(evidence))) == []
+    assert list(preload_openmp_and_binding_problems(read_evidence(evidence))) == []
 
 
 def test_threads_that_share_one_cpu_prove_no_number_of_them():
@@ -80,7 +80,10 @@ def test_a_report_tells_it_once_for_all_environments_of_which_it_is_so():
 def test_a_library_that_the_loader_cannot_preload_into_a_program_is_told(tmp_path):
     found = evidence_of(tmp_path, ["sh", "-c", f"LD_PRELOAD=/not/there.so {sys.executable} -c {quote(WORK)}"])
     assert found.lost_preloads == ["/not/there.so"]
-    assert "LD_PRELOAD in it names /not/there.so, which the loader could not load" in process_speed_problems(found)
+    assert (
+        "LD_PRELOAD in it names /not/there.so, which the loader could not load"
+        in preload_openmp_and_binding_problems(found)
+    )
 
 
 def test_what_a_shell_sets_is_told_at_the_first_run_and_in_the_report(monkeypatch):

@@ -28,11 +28,11 @@ def test_the_first_lock_of_a_matrix_is_written_beside_it_and_found_there(tmp_pat
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     (tmp_path / "matrix.yaml").write_text(MATRIX)
-    ours = set(resource_paths.locks_folder().iterdir())
+    ours = set(resource_paths.bundled_package_locks().iterdir())
     assert main(["lock", "baseline"]) == 0
     (written,) = capsys.readouterr().out.splitlines()
     (file,) = (tmp_path / "containers" / "locks").iterdir()
     assert written == str(file)
     assert "numpy==2.3.0" in file.read_text()
     assert build_places(tmp_path / load_matrix().path, tmp_path).locks == file.parent
-    assert set(resource_paths.locks_folder().iterdir()) == ours
+    assert set(resource_paths.bundled_package_locks().iterdir()) == ours

@@ -19,7 +19,7 @@ from envmatrix.build.python.wheelhouse import Wheelhouse
 from envmatrix.engines.base import Prepared
 from envmatrix.errors import InputError
 from envmatrix.plan.environment import Image, Library
-from envmatrix.runner.reproduction.pack_contents import add_to_wheelhouse, library_contents, mount_libraries
+from envmatrix.runner.reproduction.pack_contents import add_pack_to_wheelhouse, library_contents, mount_libraries
 from envmatrix.system.progress import silent
 from tests.synthetic import make_environment
 
@@ -63,7 +63,7 @@ def test_a_machine_without_a_network_has_the_library_after_reproduce(made, tmp_p
     pack = unpacked(contents, tmp_path / "pack")
     there = Cache(tmp_path / "there")
     for _ in range(2):
-        add_to_wheelhouse(pack, Wheelhouse(there))
+        add_pack_to_wheelhouse(pack, Wheelhouse(there))
     (file,) = pack.rglob("*.whl")
     assert file.read_bytes() == content, "the pack stays whole"
     builder = LibraryBuilder(Locks(locks.folder, there), find_python_cached(there, None))
@@ -78,7 +78,7 @@ def test_a_package_that_is_not_what_its_name_says_is_refused(made, tmp_path):
     file.write_bytes(b"other")
     house = Wheelhouse(Cache(tmp_path / "there"))
     with pytest.raises(InputError, match="does not match the lock"):
-        add_to_wheelhouse(pack, house)
+        add_pack_to_wheelhouse(pack, house)
     assert not list((tmp_path / "there").rglob("*.whl"))
 
 
@@ -103,7 +103,7 @@ def test_a_lock_that_was_made_in_the_cache_is_packed_with_the_projects_own(made,
     lock = parse_lock(contents[f"containers/locks/{committed.name}"].decode(), committed)
     assert [(one.name, one.asked) for one in lock.sections] == [("other", "other==1.0"), ("toy", "toy==1.0")]
     there = Locks(unpacked(contents, tmp_path / "pack") / "containers" / "locks", Cache(tmp_path / "there"))
-    add_to_wheelhouse(tmp_path / "pack", Wheelhouse(there.cache))
+    add_pack_to_wheelhouse(tmp_path / "pack", Wheelhouse(there.cache))
     assert not LibraryBuilder(there, python).build([TOY], Image("torch")).missing
 
 

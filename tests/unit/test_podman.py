@@ -129,7 +129,7 @@ def test_storage_that_copies_whole_images_is_told_before_it_is_waited_for(
         use_client(monkeypatch, Driver=driver)
         said: list[str] = []
         engine.prepare(Image("mine"), (), said.append)
-        findings = list(doctor_software_checks.check_podman(Path("/")))
+        findings = list(doctor_software_checks.check_podman_storage(Path("/")))
         assert [finding.found for finding in findings] == [line.splitlines()[0] for line in said]
         assert bool(said) == told
     assert "copies the whole image" in said[0]

@@ -146,7 +146,7 @@ MINE = Anonymizer(
     ],
 )  # fmt: skip
 def test_texts_name_no_folder_of_a_user(text, told):
-    assert MINE.text(text) == (told or text)
+    assert MINE.without_user_folders(text) == (told or text)
 
 
 def test_what_a_run_goes_on_with_is_what_was_meant():

@@ -12,7 +12,7 @@ from envmatrix.errors import InputError
 from envmatrix.trials.user_program.command_line_check import (
     check_command_line,
     program_label,
-    unwrap_command,
+    unwrap_uv_run,
     with_absolute_script_if_outside,
 )
 from envmatrix.trials.user_program.preliminary_run import find_program
@@ -77,7 +77,7 @@ def test_uv_run_is_the_python_of_its_project_which_no_trial_syncs(tmp_path, monk
     (tmp_path / "src").mkdir()
     monkeypatch.delenv("UV_PROJECT_ENVIRONMENT", raising=False)
     monkeypatch.chdir(tmp_path / "src")
-    assert " ".join(unwrap_command(tuple(words.split()), lambda _: None)) == wanted.format(venv=tmp_path / ".venv")
+    assert " ".join(unwrap_uv_run(tuple(words.split()), lambda _: None)) == wanted.format(venv=tmp_path / ".venv")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_what_chooses_a_python_by_its_folder_is_told_how_that_is_named(tmp_path,
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text("# /// script\n# dependencies = ['tqdm']\n# ///\n")
     with pytest.raises(InputError) as told:
-        unwrap_command(tuple(words.split()), lambda _: None)
+        unwrap_uv_run(tuple(words.split()), lambda _: None)
     assert remedy in told.value.remedy
 
 

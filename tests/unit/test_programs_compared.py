@@ -19,7 +19,7 @@ from envmatrix.report.formats.terminal import print_summary
 from envmatrix.report.report_data import summarise_measurements
 from envmatrix.stats.comparisons.environment_pairs import compare_environments
 from envmatrix.stats.measurements import fold_trials
-from envmatrix.system.resource_paths import default_matrix
+from envmatrix.system.resource_paths import bundled_matrix_file
 from envmatrix.trials.experiment_setup import make_design_arms
 from tests.synthetic import Machine, make_plan, make_run, make_trials
 
@@ -89,7 +89,7 @@ def test_a_way_is_named_once_wherever_people_read_it():
 
 
 def test_every_design_that_ships_compares_something():
-    for name, design in load(default_matrix()).designs.items():
+    for name, design in load(bundled_matrix_file()).designs.items():
         arms = make_design_arms(
             design, (*factorial_cells(design), *design.environments, *design.cumulative), design.engines
         )

@@ -224,13 +224,13 @@ AFTERWARDS = "import os, time; os.fork() and os._exit(0); os.setsid(); os.fork()
 )
 def test_who_goes_on_when_the_program_has_ended_is_named(tmp_path, then, told):
     found = evidence_of(tmp_path, [PYTHON, "-c", AFTERWARDS.format(then=f"os.closerange(0, 3); {then}")])
-    assert len(list(notices.work_elsewhere(found))) == told
+    assert len(list(notices.work_outside_timing_notices(found))) == told
 
 
 def test_a_helper_of_multiprocessing_that_ends_last_does_no_work_elsewhere(tmp_path):
     program = "from multiprocessing import resource_tracker; resource_tracker.ensure_running()"
     found = evidence_of(tmp_path, [PYTHON, "-c", program])
-    assert list(notices.work_elsewhere(found)) == [], "what it does at its end is our probe's work"
+    assert list(notices.work_outside_timing_notices(found)) == [], "what it does at its end is our probe's work"
 
 
 @pytest.mark.parametrize("kind", ["AF_INET", "AF_UNIX"])
@@ -246,7 +246,7 @@ def test_a_server_that_a_program_only_waits_for_is_named(tmp_path, kind):
         )
         found = evidence_of(tmp_path, [PYTHON, "-c", program])
     assert found.served_by == [place if kind == "AF_UNIX" else f"127.0.0.1:{where[1]}"]
-    assert "no setting reaches" in " ".join(notices.work_elsewhere(found))
+    assert "no setting reaches" in " ".join(notices.work_outside_timing_notices(found))
 
 
 def test_a_client_of_a_program_is_no_server(tmp_path):
@@ -310,7 +310,7 @@ def test_a_program_that_looked_for_a_gpu_in_vain_is_told(tmp_path, asks, told):
     (site / "torch.py").write_text(TORCH + GPU)
     program = f"import torch; {asks}; {asks}; {work(tmp_path / 'looks')}"
     found = evidence_of(tmp_path, [PYTHON, "-c", program], {"PYTHONPATH": str(site)})
-    assert len(list(notices.missing_gpu(found))) == told
+    assert len(list(notices.gpu_not_found_notice(found))) == told
 
 
 def test_tunables_are_seen_whole_from_outside(tmp_path):

@@ -13,7 +13,7 @@ from envmatrix.evidence import checks
 from envmatrix.evidence.trial_record import read_evidence
 from envmatrix.matrix import load
 from envmatrix.plan.environment import Environment, Image
-from envmatrix.system.resource_paths import default_matrix
+from envmatrix.system.resource_paths import bundled_matrix_file
 from envmatrix.trials.trial_evidence_verification import verify_evidence
 
 ROOT = Path(__file__).parents[2]
@@ -77,7 +77,7 @@ def test_what_an_allocator_does_not_take_is_named(name, variables, refused):
 
 
 def test_every_setting_of_jemalloc_that_is_shipped_is_taken():
-    levels = load(default_matrix()).factors["malloc"].levels.values()
+    levels = load(bundled_matrix_file()).factors["malloc"].levels.values()
     settings = [level.env["MALLOC_CONF"] for level in levels if "MALLOC_CONF" in level.env]
     assert len(settings) > 1
     preload = library("libjemalloc.so.2")

@@ -15,7 +15,7 @@ import pytest
 
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
-from envmatrix.report.formats.exports import effects_csv, figure_svg, pyperf_json, trials_csv
+from envmatrix.report.formats.exports import effects_csv, figure_svg, pyperf_json, successful_trials_csv
 from envmatrix.report.report_data import summarise, summarise_measurements
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.metrics import TICK_DIGITS, show_rate
@@ -35,7 +35,7 @@ def test_csv_has_a_line_an_effect_and_no_formula_for_a_spreadsheet(summary):
     assert float(fast["low"]) < 1.3 < float(fast["high"])
     assert "=cmd|calc" not in {row["environment"] for row in rows}
     assert "'=cmd|calc" in {row["environment"] for row in rows}
-    text = trials_csv(summary)
+    text = successful_trials_csv(summary)
     assert text.count("\r\n") == text.count("\n") == 1 + 4 * 8, "line ends of RFC 4180"
     assert len(list(csv.reader(io.StringIO(text)))) == 1 + 4 * 8
 

@@ -26,7 +26,7 @@ from envmatrix.report.formatting import (
 )
 from envmatrix.report.report_data import summarise_measurements
 from envmatrix.report.tables.columns import columns_of
-from envmatrix.report.warning import RunWarning, WarningKind, one_per_cause
+from envmatrix.report.warning import RunWarning, WarningKind, merge_warnings_by_cause
 from envmatrix.runner.reproduction.reproduced_effects import compare_reproduction
 from envmatrix.stats.best_environment import Choice
 from envmatrix.stats.comparisons.environment_pairs import compare_environments
@@ -351,7 +351,7 @@ def test_an_interval_narrower_than_its_last_digit_has_another(low, high, text):
 def test_the_terminal_has_the_three_gravest_warnings_and_the_command_for_the_others():
     summary = told(FAST, Machine({"fast": 1.2}))
     kinds = (WarningKind.DRIFT, WarningKind.FAILED, WarningKind.SHORT_RUN, WarningKind.UNEQUAL_WORK, WarningKind.STEAL)
-    cautions = one_per_cause(RunWarning(kind, arm, "seen", "do") for kind in kinds for arm in ("a", "b"))
+    cautions = merge_warnings_by_cause(RunWarning(kind, arm, "seen", "do") for kind in kinds for arm in ("a", "b"))
     text = printed(replace(summary, cautions=cautions))
     assert re.findall(r"warning \(([a-z-]+)\): a, b: seen", text) == ["failed-trials", "unequal-work", "steal-time"]
     assert "2 more warnings; to read all: envmatrix report made-up --warnings" in text

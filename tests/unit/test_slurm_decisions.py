@@ -23,7 +23,7 @@ from envmatrix.launchers.slurm.client import (
     read_nodes,
     read_queue,
 )
-from envmatrix.launchers.slurm.job_loss import clock_offset, explain_loss, held_by_somebody, not_started
+from envmatrix.launchers.slurm.job_loss import clock_offset, explain_loss, held_by_somebody, loss_of_held_job
 from envmatrix.launchers.slurm.launcher import SlurmLauncher
 from envmatrix.matrix.model import Workload
 from envmatrix.results import RunFolder, trial_of
@@ -175,7 +175,7 @@ def test_a_job_that_ran_and_was_requeued_to_be_held_is_kept_by_somebody(tmp_path
     ],
 )
 def test_the_node_on_which_a_job_could_not_be_started_is_named_where_it_is_known(nodes, unusable, bad):
-    loss = not_started(state("PENDING", "", "launch failed requeued held"), nodes, unusable)
+    loss = loss_of_held_job(state("PENDING", "", "launch failed requeued held"), nodes, unusable)
     assert (loss.bad_node, loss.excused, loss.give_up) == (bad, True, False)
     assert "launch failed requeued held" in loss.text
 

@@ -92,7 +92,7 @@ def test_the_plot_has_the_steady_effect_below_that_of_the_first_steps():
     assert figures not in narrow, "it has no room for them"
     for drawn in (wide, narrow):
         assert drawn.count("<circle") == 4, "with the control"
-        assert f"first steps, and below them {steady.seconds_text}<" in drawn
+        assert f"first steps, and below them {steady.time_range_text}<" in drawn
     assert "<circle" not in before
     assert "below" not in before
 

@@ -14,7 +14,7 @@ from envmatrix.api import run_results
 from envmatrix.errors import InputError
 from envmatrix.evidence.trial_record import StepThread, read_record
 from envmatrix.report.explanation import _share_text, any_covers_all_threads, line_of, reasons_of, tree_of
-from envmatrix.report.formats.exports import effects_csv, trials_csv
+from envmatrix.report.formats.exports import effects_csv, successful_trials_csv
 from envmatrix.report.formats.html_file import to_html
 from envmatrix.report.formats.json_file import summary_to_json
 from envmatrix.report.formats.markdown import to_markdown
@@ -229,7 +229,7 @@ def test_every_report_has_the_parts(tmp_path):
     }
     assert float(rows["other"]["kernel_mean_s"]) == pytest.approx(found.parts.part("kernel").change.mean)
     assert rows["control"]["kernel_mean_s"] == ""
-    trials = list(csv.DictReader(io.StringIO(trials_csv(summary))))
+    trials = list(csv.DictReader(io.StringIO(successful_trials_csv(summary))))
     assert all(float(row["thread.user"]) > 0 for row in trials)
 
 

@@ -32,7 +32,7 @@ from envmatrix.system.verdict_and_warning_terms import (
     TOPICS,
     VERDICTS,
     WARNINGS,
-    plain,
+    term_lookup_key,
     terms,
     topic_section,
 )
@@ -90,7 +90,9 @@ TERMS = terms(resource_paths.documentation_pages()[GLOSSARY].read_text(encoding=
 def test_docs_prints_the_line_of_every_term_and_of_its_other_names(term, capsys):
     assert main(["docs", *term.split()]) == 0
     out = capsys.readouterr().out
-    if term.lower() not in resource_paths.documentation_pages() and plain(term) not in map(plain, TOPICS):
+    if term.lower() not in resource_paths.documentation_pages() and term_lookup_key(term) not in map(
+        term_lookup_key, TOPICS
+    ):
         assert " ".join(out.split()) == " ".join(TERMS[term].split())
 
 
@@ -99,7 +101,11 @@ def test_no_two_terms_have_one_name():
     headings = re.findall(r"^### (.*)$", text, re.MULTILINE)
     others = [name for line in re.findall(r"\*Also: (.*)\.\*", text) for name in line.split(", ")]
     assert len(headings) > 60
-    assert [name for name in TERMS if sum(plain(name) == plain(other) for other in [*headings, *others]) > 1] == []
+    assert [
+        name
+        for name in TERMS
+        if sum(term_lookup_key(name) == term_lookup_key(other) for other in [*headings, *others]) > 1
+    ] == []
     assert {"block", "trial", "control", "environment", "level", "factor", "check", "evidence"} <= set(headings)
     assert {"interleaving", "interval", "CPU contention", "steady state", "trial run", "interim analysis"} <= set(
         headings

@@ -33,15 +33,15 @@ def test_it_proposes_cells_that_may_be_and_the_same_ones_for_the_same_readings(r
     there, batch = read
     allowed = np.ones(len(there.space.codes), dtype=bool)
     allowed[::2] = False
-    found = propose_rows(there.space, list(batch.row_gains()), allowed, 5, name, (1, 2))
+    found = propose_rows(there.space, list(batch.gains_by_trial()), allowed, 5, name, (1, 2))
     assert len(set(found)) == 5
     assert all(row % 2 == 1 for row in found)
-    assert propose_rows(there.space, list(batch.row_gains()), allowed, 5, name, (1, 2)) == found
+    assert propose_rows(there.space, list(batch.gains_by_trial()), allowed, 5, name, (1, 2)) == found
 
 
 def test_what_tpe_proposes_is_better_than_what_chance_does(read):
     there, batch = read
-    allowed, row_gains = np.arange(len(there.space.codes)) > 0, list(batch.row_gains())
+    allowed, row_gains = np.arange(len(there.space.codes)) > 0, list(batch.gains_by_trial())
     gains = {name: np.mean([there.gains[list(propose_rows(there.space, row_gains, allowed, 8, name, (seed,)))].mean()
                             for seed in range(4)]) for name in ("tpe", "random")}  # fmt: skip
     assert gains["tpe"] > gains["random"]

@@ -18,7 +18,7 @@ from envmatrix.search.bayesian_regression import Terms, fit
 from envmatrix.search.candidate_selection import CellStatus
 from envmatrix.search.next_trials import Batch, Budget, Proposal, Search
 from envmatrix.search.space import Space, build_space
-from envmatrix.system.resource_paths import default_matrix
+from envmatrix.system.resource_paths import bundled_matrix_file
 from validation import simulated_tuning
 from validation.selfbench import long_search
 
@@ -85,7 +85,7 @@ class TestTheSpace:
     def test_every_cell_of_the_usual_space_has_a_name_of_its_own_that_can_stand_in_a_matrix(self):
         text = "version: 2\ninclude: [envmatrix:recipes, envmatrix:hugepages]\nenvironments: {baseline: {}}\n"
         text += "workloads: {own: {command: [python, x.py]}}\n"
-        matrix = parse(text, default_matrix())
+        matrix = parse(text, bundled_matrix_file())
         levels = {one.name: tuple(one.levels) for one in matrix.factors.values() if not one.changes_installed_software}
         found = build_space(matrix, levels, (), "baseline", {"logical_cpus": "2", "physical_cores": "2"})
         names = {found.name(row): found.all_levels(row) for row in range(1, len(found.codes))}

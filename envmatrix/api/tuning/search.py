@@ -14,7 +14,7 @@ from envmatrix.api.atlas import known_search_effects, read_named_or_local_atlas
 from envmatrix.api.matrix_and_run_lookup import Names, PathLike, load_matrix, matrix_of_run, parse_argument, split_names
 from envmatrix.api.runs import place_run
 from envmatrix.api.tuning.space import SearchRequest, make_default_space
-from envmatrix.api.user_program.matrix_for_program import make_matrix, run_cleanup_on_failure
+from envmatrix.api.user_program.matrix_for_program import run_cleanup_on_failure, run_program_and_draft_matrix
 from envmatrix.api.user_program.program_options import ProgramRequest, make_place
 from envmatrix.block import interrupts
 from envmatrix.durations_and_sizes import parse_duration
@@ -198,7 +198,7 @@ def tune(
 def begin_program_search(program: ProgramRequest, request: SearchRequest, show: Callable[[str], None]) -> RunningSearch:
     """Run a program once, and create the study of its default space. Raises the errors of ``tune``."""
     file = Path("matrix.yaml")
-    generated = make_matrix(program, Overrides(), file, _without_plan_lines(request.progress), show)
+    generated = run_program_and_draft_matrix(program, Overrides(), file, _without_plan_lines(request.progress), show)
     with run_cleanup_on_failure(generated.matrix.workloads.values(), request.progress):
         matrix, levels = make_default_space(generated, file)
         design = matrix.designs["default"].model_copy(update={"target": _TARGET_WIDTH})

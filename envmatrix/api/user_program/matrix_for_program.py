@@ -52,7 +52,7 @@ from envmatrix.trials.user_program.command_line_check import (
     check_command_line,
     program_label,
     safe_name,
-    unwrap_command,
+    unwrap_uv_run,
     with_absolute_script_if_outside,
 )
 from envmatrix.trials.user_program.file_digests import program_files
@@ -97,7 +97,7 @@ class GeneratedMatrix:
     own: tuple[OwnSetting, ...] = ()
 
 
-def make_matrix(
+def run_program_and_draft_matrix(
     request: ProgramRequest, overrides: Overrides, file: Path, progress: ProgressCallback, show: Callable[[str], None]
 ) -> GeneratedMatrix:
     """Run a program once and make a matrix for it, as if it were in ``file``. ``show`` receives its output.
@@ -106,7 +106,7 @@ def make_matrix(
     a program that fails.
     """
     if not request.place.image:
-        request = replace(request, words=with_absolute_script_if_outside(unwrap_command(request.words, progress)))
+        request = replace(request, words=with_absolute_script_if_outside(unwrap_uv_run(request.words, progress)))
     program = request.program()
     workloads = _workloads(request, program)
     template = _basic_template(request, program, workloads)
@@ -138,10 +138,10 @@ def make_matrix(
 def draft_matrix(request: ProgramRequest, interpreter: str | None, file: Path, progress: ProgressCallback) -> str:
     """Return the text of a matrix for a program without running it, as if it were in ``file``.
 
-    ``interpreter`` is its Python (None: the one that ``make_matrix`` finds). Raises InputError.
+    ``interpreter`` is its Python (None: the one that ``run_program_and_draft_matrix`` finds). Raises InputError.
     """
     check_command_line(request.words)
-    request = replace(request, words=with_absolute_script_if_outside(unwrap_command(request.words, progress)))
+    request = replace(request, words=with_absolute_script_if_outside(unwrap_uv_run(request.words, progress)))
     program = with_interpreter(request.words, interpreter) if interpreter else find_program(request.words)
     workloads = _workloads(request, program)
     torch = _imports_torch(request.image(program.interpreter), progress)
@@ -327,10 +327,10 @@ def _measured_template(
         )
     for text in f"it took {first_run.wall_s:.1f} s; metric: {why}".split("\n"):
         progress(text)
-    notes = *describe_conflicts(conflicts), *notices.process_speed_problems(evidence)
+    notes = *describe_conflicts(conflicts), *notices.preload_openmp_and_binding_problems(evidence)
     for text in (*describe_shell_variables(first_workload.pass_env), *notes):
         progress(f"note: {text}")
-    for find in (notices.missing_gpu, notices.work_elsewhere, notices.unverifiable_programs):
+    for find in (notices.gpu_not_found_notice, notices.work_outside_timing_notices, notices.unverifiable_programs):
         for line in find(evidence):
             progress(f"warning: {line}")
     return replace(

@@ -41,7 +41,7 @@ class SingleTrial:
     output: str
     exit_code: int | None
 
-    def evidence(self) -> dict[str, object]:
+    def evidence_or_raise(self) -> dict[str, object]:
         """Return its evidence. Raises EnvmatrixError with the end of the output if there is none."""
         evidence = (self.trial.document or {}).get("evidence")
         if not isinstance(evidence, dict):

@@ -27,7 +27,7 @@ _URI_LINE = re.compile(r"'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) SHA256:(?P
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+\Z")
 
 
-def distribution_name(architecture: str = "") -> str | None:
+def lock_name_of_distribution(architecture: str = "") -> str | None:
     """Return this machine's distribution as used in lock names (debian-bookworm-x86_64); None without apt.
 
     ``architecture``: another one than this machine's.
@@ -70,7 +70,7 @@ class Apt:
 
     @property
     def _own_lists(self) -> Path:
-        return self.cache.root / "apt" / (self.lists or distribution_name() or "none")
+        return self.cache.root / "apt" / (self.lists or lock_name_of_distribution() or "none")
 
     def options(self) -> list[str]:
         """Return the options of every apt command."""
@@ -116,7 +116,7 @@ class Apt:
                     return pins[0]
         raise EngineError(
             f"no package {alternatives} in "
-            f"{self.lists or distribution_name() or 'any distribution (apt is not installed)'}"
+            f"{self.lists or lock_name_of_distribution() or 'any distribution (apt is not installed)'}"
         )
 
     def _attempts_around_update(self) -> Iterator[None]:

@@ -222,6 +222,6 @@ def wrong_hash_error(pin: PinnedPackage, actual: str) -> EnvmatrixError:
     """Return the error for a package whose hash differs from the lock."""
     return InputError(
         f"the sha256 of {pin} does not match the lock\n  lock: {pin.sha256}\n  file: {actual}",
-        where=pin.place_in_lock,
+        where=pin.lock_file_and_line,
         remedy="if the package was replaced on purpose, run `envmatrix lock`; otherwise do not use it",
     )

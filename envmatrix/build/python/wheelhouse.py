@@ -85,7 +85,7 @@ class Wheelhouse:
     def _require_file(self, pin: PinnedPackage) -> Path:
         file = self.held(pin)
         if file is None:
-            raise EngineError(f"pip did not download {pin}", where=pin.place_in_lock, remedy="`envmatrix lock`")
+            raise EngineError(f"pip did not download {pin}", where=pin.lock_file_and_line, remedy="`envmatrix lock`")
         return file
 
 

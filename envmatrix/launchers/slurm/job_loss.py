@@ -47,7 +47,7 @@ def job_of(pending: PendingBlock, queue: Sequence[QueuedJob]) -> QueuedJob | Non
     return queued_job(pending.job, "", "CANCELLED", "", "None") if array_is_known else None
 
 
-def not_started(job: QueuedJob, nodes: Sequence[str], unusable: Mapping[str, str]) -> Loss:
+def loss_of_held_job(job: QueuedJob, nodes: Sequence[str], unusable: Mapping[str, str]) -> Loss:
     """Return why Slurm holds a job that it could not start; ``nodes``: the nodes it may have tried.
 
     Of several nodes, the one that is now unusable is blamed, because a failing Prolog drains its node.

@@ -11,7 +11,7 @@ from envmatrix.launchers.base import Ask, Work
 from envmatrix.launchers.batch_launcher import SETTLE, BatchLauncher
 from envmatrix.launchers.batch_system import QueuedJob, SilentError
 from envmatrix.launchers.block_launcher import Trials
-from envmatrix.launchers.block_orders import widest_workload
+from envmatrix.launchers.block_orders import nodes_per_block
 from envmatrix.launchers.pending_block import Loss, PendingBlock
 from envmatrix.launchers.slurm import job_loss, reasons
 from envmatrix.launchers.slurm.client import SlurmClient
@@ -40,7 +40,7 @@ class SlurmLauncher(BatchLauncher):
         super().__init__("slurm", client, experiment, progress, ask)
         self._client = client
         self._options = slurm_options(experiment)
-        self._span = widest_workload(experiment)
+        self._span = nodes_per_block(experiment)
         self._usable_nodes: list[str] = []
         self._arrays = True
         self._clocks: set[str] = set()
@@ -232,7 +232,7 @@ class SlurmLauncher(BatchLauncher):
         """Cancel a job that Slurm could not start and now holds, and send its block to another node."""
         unusable = self._unusable_nodes()
         nodes = pending.seen.split(",") if pending.seen else job_loss.job_nodes(pending)
-        loss = job_loss.not_started(state, nodes or sorted(set(self._usable_nodes) & set(unusable)), unusable)
+        loss = job_loss.loss_of_held_job(state, nodes or sorted(set(self._usable_nodes) & set(unusable)), unusable)
         self._say(
             f"block {pending.block}: job {state.job} is held ({state.reason}); `{state.release}` would "
             "let it try again: instead it is cancelled, and its block goes elsewhere"

@@ -11,8 +11,8 @@ from envmatrix.block.block_instructions import BlockOrder
 from envmatrix.engines.base import Engine
 from envmatrix.errors import EngineError, InputError
 from envmatrix.launchers.base import Ask, Launcher, LauncherKind, Option, refuse_engines_without_commands
-from envmatrix.launchers.block_orders import block_folder, group_names, make_parts, most_seconds, widest_workload
-from envmatrix.launchers.block_start import find_lines
+from envmatrix.launchers.block_orders import block_folder, group_names, make_parts, most_seconds, nodes_per_block
+from envmatrix.launchers.block_start import module_and_python_lines
 from envmatrix.launchers.pending_block import PendingBlock
 from envmatrix.launchers.slurm import partitions, training_script_export
 from envmatrix.launchers.slurm.client import Node, SlurmClient, nodes_host
@@ -63,7 +63,7 @@ class SlurmKind(LauncherKind):
         """Return how many blocks run at the same time."""
         return max(1, with_changed_values(design.slurm, asked).nodes // span)
 
-    def look(
+    def check_and_find_host(
         self, design: Design, asked: LauncherOptions, engines: Sequence[Engine], span: int, progress: ProgressCallback
     ) -> Host:
         """Check that this cluster can run the design, and return its nodes as one host."""
@@ -104,7 +104,7 @@ class SlurmKind(LauncherKind):
 
     def scripts(self, experiment: Experiment) -> list[str]:
         """Return the scripts of the blocks that would be submitted at once."""
-        options, span, groups = slurm_options(experiment), widest_workload(experiment), TrialGrouper(experiment, silent)
+        options, span, groups = slurm_options(experiment), nodes_per_block(experiment), TrialGrouper(experiment, silent)
         texts = []
         for index in range(min(max(1, options.nodes // span), experiment.plan.max_blocks)):
             slots = experiment.plan.block(index)
@@ -124,7 +124,7 @@ def _check_python(client: SlurmClient, part: Slurm, nodes: Sequence[Node], span:
     """Reject nodes without a Python that can start a block. Only as many idle nodes are asked as will be used."""
     idle = [node.name for node in nodes if node.state == "idle"][: max(part.nodes, span)]
     report_line = 'echo "no python on $SLURMD_NODENAME"; exit'
-    output = client.run_now(part, idle, "\n".join(find_lines(part.modules, ":", f"{{ {report_line}; }}")))
+    output = client.run_now(part, idle, "\n".join(module_and_python_lines(part.modules, ":", f"{{ {report_line}; }}")))
     nodes_without_python = sorted(set(re.findall(r"no python on (\S+)", output)))
     if nodes_without_python:
         raise InputError(

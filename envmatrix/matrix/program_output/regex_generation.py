@@ -151,7 +151,7 @@ def _previous_number_patterns(reading: Reading, behind: str) -> Iterator[str]:
 
 def _line_start_pattern(reading: Reading, rank: str) -> str:
     """Return the start of a line, up to its first number, as a pattern; with ``rank``, that rank's own marker."""
-    line, _ = bench.number_parser.mask_and_detect_counts(reading.line)
+    line, _ = bench.number_parser.mask_dates_and_detect_counts(reading.line)
     line = _BAR_CHARACTERS.sub(lambda bar: "\0" * len(bar[0]), line)
     if rank:
         rank_match = re.search(rf"[A-Za-z]+[\s\"':=_#\[-]{{0,3}}{rank}(?!\d)|^\[\d+,{rank}\]", line)

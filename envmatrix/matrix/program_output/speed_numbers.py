@@ -146,7 +146,7 @@ def _blocks(lines: Sequence[str]) -> Iterator[str]:
 
 def _line_readings(line: str, number: int, title: str, block: str) -> Iterator[Reading]:
     fields = bench.number_parser.fields(line)
-    text, counts_flops = bench.number_parser.mask_and_detect_counts(line)
+    text, counts_flops = bench.number_parser.mask_dates_and_detect_counts(line)
     counts_flops = counts_flops or any(
         bench.number_parser.is_counter(bench.number_parser.words(field.label)) for field in fields
     )

@@ -185,8 +185,10 @@ def forest(group: Group, name: str = "forest", layout: ForestLayout = WIDE) -> s
             descriptions.append(f"{figures}, {word(effect.verdict)}")
         if row.steady:
             drawn.append(steady_row(row.steady))
-            descriptions.append(f"{row.arm.environment} in {row.steady.seconds_text} {format_ratio(row.steady.ratio)}")
-            later = f"{group.steps}, and below them {row.steady.seconds_text}"
+            descriptions.append(
+                f"{row.arm.environment} in {row.steady.time_range_text} {format_ratio(row.steady.ratio)}"
+            )
+            later = f"{group.steps}, and below them {row.steady.time_range_text}"
     texts = ForestTexts(
         title=f"{label[:1].upper()}{label[1:]} {group.baseline_name}: {group.workload} on {group.engine}",
         axis=f"{label} {group.baseline_name}",

@@ -14,7 +14,7 @@ _HEIGHT = 14.0
 _COLOURS = {name: f"k{number}" for number, name in enumerate(PARTS)}
 
 
-def part_bars(group: Group, name: str = "why") -> str:
+def step_time_change_bars(group: Group, name: str = "why") -> str:
     """Return the figure as an svg element, '' if no effect of the group is explained.
 
     Parts that make a step longer are to the right of 0, those that make it shorter to the left; a mark is their sum.

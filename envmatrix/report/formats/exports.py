@@ -111,7 +111,7 @@ def effects_csv(summary: Summary) -> str:
     return _csv(value_names(), (row.values() for _, row in effect_values(summary)))
 
 
-def trials_csv(summary: Summary) -> str:
+def successful_trials_csv(summary: Summary) -> str:
     """Return a CSV with one line per successful trial and all metrics in their own units."""
     names = [*METRICS, *COLUMNS, *(name for name in summary.measured.table if name.startswith(OWN_COLUMN_PREFIXES))]
     return _csv(["workload", "engine", "environment", "block", *names], _trial_rows(summary, names))
@@ -228,7 +228,7 @@ json_report = partial(BuiltIn, lambda summary, _: to_summary_json(summary), "jso
 markdown_report = partial(BuiltIn, lambda summary, _: to_markdown(summary), "markdown", "report.md")
 html_report = partial(BuiltIn, lambda summary, _: to_html(summary), "html", "report.html")
 csv_report = partial(BuiltIn, lambda summary, _: effects_csv(summary), "csv")
-trials_csv_report = partial(BuiltIn, lambda summary, _: trials_csv(summary), "trials-csv")
+trials_csv_report = partial(BuiltIn, lambda summary, _: successful_trials_csv(summary), "trials-csv")
 pyperf_report = partial(BuiltIn, pyperf_json, "pyperf")
 parquet_report = partial(BuiltIn, lambda summary, _: trials_parquet(summary), "parquet")
 openmetrics_report = partial(BuiltIn, lambda summary, _: to_openmetrics(summary), "openmetrics")

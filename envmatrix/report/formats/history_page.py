@@ -14,7 +14,7 @@ from envmatrix.report.figures.history import Curve, Frame, RunKey, figure, mean_
 from envmatrix.report.figures.timeline import axis_title
 from envmatrix.report.formats.html_file import page_environment, page_values
 from envmatrix.report.formatting import format_count
-from envmatrix.report.tables.history import changes_summary, series_columns, series_metric, short_run_legend
+from envmatrix.report.tables.history import changes_summary, series_columns, series_metric, short_run_explanation
 from envmatrix.stats.history import History, Series, series_group
 from envmatrix.stats.inference.change_points import MIN_RUNS
 from envmatrix.stats.metrics import Metric
@@ -98,7 +98,7 @@ def to_html(history: History, results: str | None = None) -> str:
 
     return page_environment().get_template("history.html.j2").render(
         history=history, views=shown_views, columns=series_columns("html"), axis=axis_title, report=report,
-        fewest=MIN_RUNS, short=short_run_legend(history),
+        fewest=MIN_RUNS, short=short_run_explanation(history),
         headline=f"{format_count(history.runs, 'run')} on {format_count(hosts, 'host')}: {changes_summary(history)}.",
         **page_values(max((len(view.series) for view in shown_views), default=0)),
     )  # fmt: skip

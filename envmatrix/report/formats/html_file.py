@@ -17,14 +17,14 @@ from envmatrix.report.explanation import PARTS_NOTE, line_of, reasons_of, whys
 from envmatrix.report.figures import svg
 from envmatrix.report.figures.forest import NARROW, forest
 from envmatrix.report.figures.heat_map import heat_map, heat_style
-from envmatrix.report.figures.step_time_parts import part_bars
+from envmatrix.report.figures.step_time_parts import step_time_change_bars
 from envmatrix.report.figures.timeline import environment_colours, step_time_curve, timeline
 from envmatrix.report.formatting import format_bounds, format_count, format_decided_ratio, format_p_value, format_ratio
 from envmatrix.report.group import Group, Row, scaling_sentence, use_command
 from envmatrix.report.report_data import Summary, glossary_words
 from envmatrix.report.tables.columns import Column, Medium, columns_of
 from envmatrix.report.tables.evidence_differences import differing_and_shared_evidence
-from envmatrix.report.tables.table_model import node_table
+from envmatrix.report.tables.table_model import node_speed_table
 from envmatrix.stats.effects import DISQUALIFYING_FLAGS
 from envmatrix.stats.inference.maxt import LEAST_UNITS
 from envmatrix.stats.measurements import OUTCOMES
@@ -173,7 +173,7 @@ def _figures(summary: Summary) -> list[dict[str, str]]:
             "narrow": forest(group, f"n{n}", NARROW),
             "time": timeline(summary, group, f"t{n}"),
             "start": step_time_curve(summary, group, f"s{n}"),
-            "why": part_bars(group, f"y{n}"),
+            "why": step_time_change_bars(group, f"y{n}"),
         }
         for n, group in enumerate(summary.groups)
     )
@@ -203,7 +203,7 @@ def to_html(summary: Summary) -> str:
         evidence=differing_and_shared_evidence(summary),
         cancels=NODES_NOTE,
         parts_note=PARTS_NOTE,
-        node_table=node_table,
+        node_table=node_speed_table,
         attributed=[(title, Markup(figure), item) for title, figure, item in divided],  # noqa: S704
         heat=heat_map(summary),
         host={key: value for key, value in host.items() if value is not None and key != "cpu_model"},

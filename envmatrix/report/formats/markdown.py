@@ -10,7 +10,7 @@ from envmatrix.report.formats.html_file import group_table, page_environment
 from envmatrix.report.formatting import markdown_cell, markdown_text
 from envmatrix.report.report_data import Summary, glossary_words
 from envmatrix.report.tables.columns import has_failed, has_reference_value
-from envmatrix.report.tables.table_model import TableSection, node_table
+from envmatrix.report.tables.table_model import TableSection, node_speed_table
 from envmatrix.stats.nodes import NODES_NOTE
 from envmatrix.stats.pairing import families
 
@@ -21,7 +21,7 @@ def _sections(summary: Summary) -> Iterator[tuple[TableSection, str]]:
     yield from ((section, "") for section in (*sections, *(operators.section() for operators in summary.operators)))
     for report in summary.nodes:
         title = f"Nodes: {report.workload} on {report.engine}"
-        yield TableSection(title, node_table(report), (NODES_NOTE,)), report.line()
+        yield TableSection(title, node_speed_table(report), (NODES_NOTE,)), report.line()
     yield from ((further, "") for further in summary.tables.values())
 
 

@@ -39,7 +39,7 @@ def print_atlas(atlas: Atlas, console: Console) -> None:
     for rows in atlas_tables(atlas):
         console.print(*map(Text, [*lines, table_title(rows)]), sep="\n", soft_wrap=True)
         console.print(_atlas_table(rows, console.width))
-        lines = [*(_general_line(row) for row in rows if row.general), *coverage_gap_sentences(rows), ""]
+        lines = [*(_general_line(row) for row in rows if row.general), *single_machine_and_omitted_notes(rows), ""]
     lines += [f"{signed}: {', '.join(files)}" for signed, files in signature_groups(atlas).items()]
     lines += [f"warning: left out: {printable_line(error, 400)}" for error in atlas.unreadable]
     console.print(*map(Text, lines), sep="\n", soft_wrap=True)
@@ -183,7 +183,7 @@ def what_holds(row: AtlasRow) -> str:
     return f"{sentence}; later steps on one machine: {ratio} ({bounds}), {verdict}"
 
 
-def coverage_gap_sentences(rows: Sequence[AtlasRow]) -> Iterator[str]:
+def single_machine_and_omitted_notes(rows: Sequence[AtlasRow]) -> Iterator[str]:
     """Yield what cannot be said in general, and how many effects are left out."""
     if alone := [row.first.environment for row in rows if len(row.machines) == 1]:
         yield f"measured on one machine, so nothing is known about others: {printable_line(', '.join(alone))}"

@@ -21,7 +21,7 @@ from envmatrix.report.formatting import (
     reference_name,
 )
 from envmatrix.report.group import Group, Row
-from envmatrix.report.headline import energy_text, interval_text, money_text, reason
+from envmatrix.report.headline import energy_text, interval_text, money_text, withheld_verdict_reason
 from envmatrix.report.report_data import Summary
 from envmatrix.stats.attribution.step_time_parts import Interval
 from envmatrix.stats.effects import Effect, Flag, Verdict
@@ -138,7 +138,7 @@ def _verdict(row: Row, group: Group) -> Cell:
     }
     words |= {Flag.UNEQUAL_WORK: ", other work"} if row.effect.verdict == "faster" else {}
     asides = "".join(text for flag, text in words.items() if flag in row.effect.flags)
-    asides = f": {reason(row.effect)}{asides}" if row.effect.withheld else asides
+    asides = f": {withheld_verdict_reason(row.effect)}{asides}" if row.effect.withheld else asides
     return Cell(f"{group.metric.said(row.effect.verdict)}{asides}", verdict=row.effect.verdict)
 
 
@@ -181,13 +181,13 @@ def _steady(row: Row, group: Group) -> Cell:
         return Cell("" if row.effect else "1")
     steady, withheld = row.steady, row.effect.withheld if row.effect else ""
     is_held = withheld and steady.verdict == "undecided" and not steady.low <= 1.0 <= steady.high
-    verdict = reason(row.effect) if row.effect and is_held else group.metric.said(steady.verdict)
+    verdict = withheld_verdict_reason(row.effect) if row.effect and is_held else group.metric.said(steady.verdict)
     return Cell(format_ratio(steady.ratio), f"{format_bounds(steady.low, steady.high)}, {verdict}")
 
 
 def _steady_title(group: Group) -> str:
     ratio = "speed-up" if group.metric.is_speed else "ratio"
-    return f"{ratio}, {next(row.steady.seconds_text for row in group.rows if row.steady)}"
+    return f"{ratio}, {next(row.steady.time_range_text for row in group.rows if row.steady)}"
 
 
 def _if_any(condition: Callable[[Row], object]) -> Callable[[Group], bool]:

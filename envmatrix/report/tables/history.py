@@ -96,7 +96,7 @@ def changes_summary(history: History) -> str:
     )
 
 
-def short_run_legend(history: History) -> str:
+def short_run_explanation(history: History) -> str:
     """Return the meaning of "short run", '' if no displayed speed-up is from one."""
     if not any(series.points[-1].short and series.points[-1].low is not None for series in history.series):
         return ""
@@ -156,7 +156,7 @@ def history_table(history: History) -> Table:
 def print_history(history: History, console: Console) -> None:
     """Print the table, and the folders that could not be read."""
     console.print(history_table(history))
-    if short_note := short_run_legend(history):
+    if short_note := short_run_explanation(history):
         console.print(Text(short_note))
     if history.unreadable:
         names = printable_line(", ".join(history.unreadable), 200)

@@ -24,7 +24,7 @@ class TableSection:
     notes: tuple[str, ...]
 
 
-def node_table(node_report: NodeReport) -> PlainTable:
+def node_speed_table(node_report: NodeReport) -> PlainTable:
     """Return the table with one row per node, best first."""
     head = ("node", "baseline's speed over the mean of the nodes", "blocks")
     return PlainTable(head, tuple((row.node, f"{row.relative:.3f}", str(row.blocks)) for row in node_report.rows))

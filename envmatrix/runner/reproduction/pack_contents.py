@@ -45,7 +45,7 @@ _MAX_DEFINITION_BYTES = 16 * 2**20
 _SKIPPED_SUFFIXES = frozenset({".sif", ".img", ".sqsh", ".tar", ".pyc"})
 
 
-def image_files(engines: Mapping[str, Engine], prepared: Images) -> dict[str, Path]:
+def single_file_images(engines: Mapping[str, Engine], prepared: Images) -> dict[str, Path]:
     """Return the images that are single files (SIF, squashfs) as 'image@engine' -> file."""
     files = {}
     for (image, name), image_prepared in prepared.items():
@@ -63,7 +63,7 @@ def image_name(key: str, path: Path) -> str:
 def image_contents(engines: Mapping[str, Engine], prepared: Images) -> dict[str, Content]:
     """Return the image files by name, each with a JSON document that describes how to start it."""
     contents: dict[str, Content] = {}
-    for key, path in image_files(engines, prepared).items():
+    for key, path in single_file_images(engines, prepared).items():
         image, _, engine = key.rpartition("@")
         name = image_name(key, path)
         contents[name] = path
@@ -220,7 +220,7 @@ def _lock_with(path: Path, sections: list[Section]) -> bytes:
     return Lock(path, (*others, *sections)).text().encode()
 
 
-def add_to_wheelhouse(folder: Path, house: Wheelhouse) -> None:
+def add_pack_to_wheelhouse(folder: Path, house: Wheelhouse) -> None:
     """Add the packages of a pack unpacked into ``folder`` to the wheelhouse, which verifies their digests."""
     for file in sorted((folder / FOLDER).glob("*/*")):
         pin = PinnedPackage(file.name, "packed", file.parent.name, lock=file)

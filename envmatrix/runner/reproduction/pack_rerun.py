@@ -22,10 +22,10 @@ from envmatrix.results import Run, RunFolder
 from envmatrix.results.anonymize import local_anonymizer
 from envmatrix.runner.reproduction.pack_archive import Manifest, unpack
 from envmatrix.runner.reproduction.pack_contents import (
-    add_to_wheelhouse,
-    image_files,
+    add_pack_to_wheelhouse,
     load_packed_images,
     mount_libraries,
+    single_file_images,
 )
 from envmatrix.runner.reproduction.pack_programs import (
     check_inputs_outside_pack,
@@ -120,7 +120,7 @@ def _import_images(
     cache = Cache(resource_paths.cache_folder())
     for file in sorted((pack.folder / "listings").glob("*.txt")):
         store_listing(cache, read_bytes(file).decode(errors="replace"))
-    add_to_wheelhouse(pack.folder, Wheelhouse(cache))
+    add_pack_to_wheelhouse(pack.folder, Wheelhouse(cache))
     images: dict[tuple[str, str], Prepared] = {}
     locks = Locks(build_places(pack.folder / "matrix.yaml", pack.folder / "bench").locks, cache, progress)
     for key, prepared in ({} if rebuild else load_packed_images(pack.manifest, pack.folder)).items():
@@ -138,7 +138,7 @@ def packed_design(run: Run, file: Path) -> Design:
 
 def built_image_digests(experiment: Experiment) -> Mapping[str, str]:
     """Return 'image@engine' -> sha256 of every single-file image that was built here."""
-    return {key: file_digest(path) for key, path in image_files(experiment.engines, experiment.prepared).items()}
+    return {key: file_digest(path) for key, path in single_file_images(experiment.engines, experiment.prepared).items()}
 
 
 def is_run_of_pack(pack: OpenedPack, folder: RunFolder) -> bool:

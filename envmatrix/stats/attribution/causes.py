@@ -149,7 +149,7 @@ class Case:
         return before, after
 
     @property
-    def slower(self) -> int:
+    def slower_side_index(self) -> int:
         """The index of the side with the longer step: 0 for the reference, 1 for the environment."""
         return int(self.parts.whole.mean > 0)
 
@@ -222,7 +222,7 @@ def _sleeping(case: Case) -> bool:
 
 
 def _spinning(case: Case) -> bool:
-    sleeps = case.seen("openmp.sleeps")[case.slower]
+    sleeps = case.seen("openmp.sleeps")[case.slower_side_index]
     return case.event_and_part_change_alike("involuntary_switches", "waiting") and sleeps == "false"
 
 
@@ -230,7 +230,7 @@ def _fewer_threads(case: Case) -> bool:
     before, after = case.seen("openmp.threads")
     if not (before.isdecimal() and after.isdecimal()):
         return False
-    return int((before, after)[case.slower]) < int((before, after)[1 - case.slower])
+    return int((before, after)[case.slower_side_index]) < int((before, after)[1 - case.slower_side_index])
 
 
 def _other_compute_kernel(case: Case) -> bool:
@@ -290,7 +290,7 @@ def _checked(
 ) -> Finding:
     """Check a rule against an environment of the run that changes only its cause, if there is one."""
     environment = arms.get(case.parts.arm.name, (case.parts, None))[1]
-    wanted = rule.interventions(environment, reference, slower=bool(case.slower))
+    wanted = rule.interventions(environment, reference, slower=bool(case.slower_side_index))
     for parts, other in arms.values():
         changed = tuple(levels_changed(other, reference).items())
         is_other = parts.arm.name != case.parts.arm.name

@@ -14,7 +14,7 @@ import numpy as np
 from envmatrix.stats.array_types import Floats
 from envmatrix.stats.effects import LEVEL, rescale_p_value
 from envmatrix.stats.inference.maxt import MIN_DRAWS_BEYOND, student_p, student_quantile
-from envmatrix.stats.inference.standard_errors import standard_errors
+from envmatrix.stats.inference.standard_errors import standard_errors_of_row_sums
 from envmatrix.stats.pairing import Views, ratio_from_log, summarise_pairs
 
 _DRAWS = 20_000
@@ -125,7 +125,7 @@ def _estimates_in_view(
     mean = np.nan_to_num(gain_summary.mean)
     parts = np.where(has_gain, gains - mean[:, None], 0.0) / np.maximum(gain_summary.blocks, 1)[:, None]
     pairs = np.where(is_used, gain_summary.blocks, gains.shape[1]).min(axis=1)
-    error, units = standard_errors(weights @ parts, is_used @ has_gain, gaps)
+    error, units = standard_errors_of_row_sums(weights @ parts, is_used @ has_gain, gaps)
     numbers = ((weights @ mean).tolist(), error.tolist(), pairs.tolist(), units.tolist())
     return [_estimate(*row, family, needed) for row in zip(*numbers, strict=True)]
 

@@ -63,7 +63,7 @@ def explain(run: Run, measured: Measurements, analysis: Analysis) -> dict[str, E
     return {name: _explanation(step, parts, causes[name], run, measured) for name, step in shown.items()}
 
 
-def no_verdict(effect: Effect) -> str:
+def why_no_verdict(effect: Effect) -> str:
     """Return why a verdict is missing or withheld, '' if neither is so."""
     if effect.missing:
         return f"a verdict needs {effect.blocks + effect.missing} blocks, and there are {effect.blocks}"
@@ -72,7 +72,7 @@ def no_verdict(effect: Effect) -> str:
 
 def why_not(effect: Effect, parts: StepParts | None) -> str:
     """Return why an effect, whose step has these parts, has no explanation."""
-    if reason := no_verdict(effect):
+    if reason := why_no_verdict(effect):
         return f"{effect.verdict}: {reason}"
     if effect.verdict not in ("faster", "slower"):
         return f"{effect.verdict}: no clear difference, so nothing to explain"
@@ -250,7 +250,7 @@ def _confirmation(wanted: Wanted, parts: Mapping[str, StepParts], analysis: Anal
         return Confirmation(wanted, None, effect, other, "too few blocks with successful trials")
     trial_effect = analysis.find(arm.name)
     if trial_effect is None or not agrees(effect, trial_effect):
-        reason = no_verdict(trial_effect) if trial_effect else ""
+        reason = why_no_verdict(trial_effect) if trial_effect else ""
         why = f"no verdict for {arm.environment} in this run{reason and f': {reason}'}"
         return Confirmation(wanted, None, effect, other, why)
     if not event_counts_change_alike(other, effect, wanted.rule):

@@ -94,10 +94,10 @@ class Together:
         """Return mean differences with intervals from (arms, blocks), as one of ``held`` families judged together."""
         return [
             Interval(mean, mean - reach, mean + reach) if math.isfinite(reach) else Interval(mean)
-            for mean, reach in zip(*map(np.ndarray.tolist, self.means_and_half_widths(values, held)), strict=True)
+            for mean, reach in zip(*map(np.ndarray.tolist, self.row_means_and_half_widths(values, held)), strict=True)
         ]
 
-    def means_and_half_widths(self, values: Floats, held: int, *, own: bool = False) -> tuple[Floats, Floats]:
+    def row_means_and_half_widths(self, values: Floats, held: int, *, own: bool = False) -> tuple[Floats, Floats]:
         """Return mean differences and half-widths of their intervals (NaN: none). ``own``: each with its own error."""
         summary = summarise_pairs(values, self.gaps)
         errors, is_own = summary.error, np.ones(len(values), dtype=np.bool_)
@@ -110,9 +110,9 @@ class Together:
 
     def share(self, part: Floats, whole: Floats, held: int) -> Interval | None:
         """Return the ratio of two mean differences (blocks,) with Fieller's interval; None if that is unbounded."""
-        (part_mean, mean), _ = self.means_and_half_widths(np.stack([part, whole]), held, own=True)
+        (part_mean, mean), _ = self.row_means_and_half_widths(np.stack([part, whole]), held, own=True)
         ratio = float(part_mean / mean) if mean else 0.0
-        _, (first,) = self.means_and_half_widths((part - ratio * whole)[None], held, own=True)
+        _, (first,) = self.row_means_and_half_widths((part - ratio * whole)[None], held, own=True)
         width = float(first / abs(mean)) if mean else np.inf
         if not np.isfinite(width):
             return None
@@ -132,7 +132,7 @@ class Together:
         """
 
         def excluded(tried: Floats) -> Bools:
-            means, reaches = self.means_and_half_widths(part - tried[:, None] * whole, held, own=True)
+            means, reaches = self.row_means_and_half_widths(part - tried[:, None] * whole, held, own=True)
             return np.asarray(np.abs(means) > reaches)
 
         if np.isfinite(whole).sum() > _MANY_BLOCKS:
@@ -262,7 +262,7 @@ class OfRuns(Together):
 
     ends: tuple[int, ...] = ()
 
-    def means_and_half_widths(self, values: Floats, held: int, *, own: bool = False) -> tuple[Floats, Floats]:
+    def row_means_and_half_widths(self, values: Floats, held: int, *, own: bool = False) -> tuple[Floats, Floats]:
         """Return the differences of the newest run from the mean of the others, and half-widths of their intervals."""
         mean, error = last_run_difference(*_of_runs(values, self.ends))
         level = self.level ** (1.0 / held)

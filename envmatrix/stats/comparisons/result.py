@@ -64,7 +64,7 @@ class SteadyComparison:
     trial: str = "first steps"
 
     @property
-    def seconds_text(self) -> str:
+    def time_range_text(self) -> str:
         """Which seconds of the steps these are."""
         return f"seconds {self.since_s:.0f} to {self.until_s:.0f} of its steps"
 
@@ -132,7 +132,9 @@ class ArmComparison:
     def line(self) -> str:
         """Return the result as one sentence."""
         slower, smallest, ratio = self._question, self.smallest, format_exact_ratio(self.ratio or 0.0)
-        later_text = f" ({format_exact_ratio(self.steady.ratio)} in {self.steady.seconds_text})" if self.steady else ""
+        later_text = (
+            f" ({format_exact_ratio(self.steady.ratio)} in {self.steady.time_range_text})" if self.steady else ""
+        )
         if self.status == "other work":
             measured = f"; measured: {ratio} times as fast" if self.ratio and not self.other else ""
             return f"{shown_name(self.name)}: no comparison: {self.new} did other work than {self.old}{measured}"
@@ -148,7 +150,7 @@ class ArmComparison:
         first, later = _interval_text(self.low, self.high, verdict), self.steady
         if later is None:
             return f"{self._opening(self.ratio)}{first}: {self._answer}"
-        opening = f"{self._opening(later.ratio)} in {later.seconds_text}"
+        opening = f"{self._opening(later.ratio)} in {later.time_range_text}"
         last = _interval_text(later.low, later.high, later.verdict)
         return f"{opening}{last}; {later.trial} {ratio}{first}: {self._answer}"
 

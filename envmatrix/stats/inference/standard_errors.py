@@ -86,7 +86,7 @@ def _spanned_minutes(gaps: Floats) -> float:
     return float(gaps.sum()) * PHASE_S / 60
 
 
-def standard_errors(parts: Floats, there: Bools, gaps: Floats | None) -> tuple[Floats, Integers]:
+def standard_errors_of_row_sums(parts: Floats, there: Bools, gaps: Floats | None) -> tuple[Floats, Integers]:
     """Return the standard error of each row's sum, and the number of independent blocks it is worth.
 
     ``parts`` (rows, blocks) is each block's contribution to an estimate, less the mean, or 0 if ``there`` is False.

@@ -265,7 +265,7 @@ def predict(atlas: Atlas, machine: ProcessorFacts) -> tuple[Prediction, ...]:
 def _predict(row: AtlasRow, machine: ProcessorFacts) -> Prediction:
     first, own, later = row.first, row.find(machine), row.later
     if later and (later.find(machine) or (not own and later.general and later.general.prediction)):
-        return replace(_predict(later, machine), later=later.first.steady.seconds_text if later.first.steady else "")
+        return replace(_predict(later, machine), later=later.first.steady.time_range_text if later.first.steady else "")
     covered = row.general.covered if row.general else None
     low, high = (row.general.prediction if row.general else None) or (None, None)
     ratio = row.general.ratio if row.general else row.machines[0].effect.ratio

@@ -58,7 +58,9 @@ def fill_with_slowest(differences: Floats, attempted: Bools, measured: Measureme
     return np.where(attempted & has_reference & ~np.isfinite(differences), worst, differences)
 
 
-def fill_failed_reference(logs: Floats, measured: Measurements, copies: Sequence[int], arms: Sequence[int]) -> Floats:
+def ratios_with_slowest_failed_reference(
+    logs: Floats, measured: Measurements, copies: Sequence[int], arms: Sequence[int]
+) -> Floats:
     """Return (arms, blocks) log ratios, with missing trials of the reference's ``copies`` at their slowest.
 
     ``logs`` are those of the copies, then of the arms, higher is better. The slowest is the longest trial of the run

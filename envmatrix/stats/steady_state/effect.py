@@ -29,9 +29,9 @@ from envmatrix.stats.metrics import THROUGHPUT
 from envmatrix.stats.pairing import (
     Family,
     families,
-    interleaved_name,
     log_ratios_over_copy_mean,
     logs_of,
+    name_with_copy_as_original,
     ratio_from_log,
 )
 from envmatrix.stats.steady_state.later_speed import CHANGE, TREND, WATCHED
@@ -62,7 +62,7 @@ class SteadyEffect:
     verdict: Verdict = "undecided"
 
     @property
-    def seconds_text(self) -> str:
+    def time_range_text(self) -> str:
         """Which seconds of the steps of a process these are."""
         return f"seconds {self.since_s:.0f} to {self.until_s:.0f}"
 
@@ -99,10 +99,10 @@ def steady_between(
     The interval is one of ``several``, like that of ``effect``. None: one of the arms did not go on.
     """
     (old, new), plan = arms, analysis.plan
-    if new.name == interleaved_name(old.reference, plan):
+    if new.name == name_with_copy_as_original(old.reference, plan):
         inverted = steady_between(measured, analysis, (new, old), invert_effect(effect, new, old), several)
         return inverted and _inverted(inverted)
-    is_listed = old.name == interleaved_name(new.reference, plan)
+    is_listed = old.name == name_with_copy_as_original(new.reference, plan)
     family = next((candidate for candidate in families(plan) if is_listed and new in candidate.arms), None)
     if family is None and (old.reference is None or old.reference != new.reference):
         return None
@@ -117,7 +117,7 @@ def _inverted(effect: SteadyEffect) -> SteadyEffect:
     return replace(effect, ratio=ratio, low=low, high=high, change=change, verdict=verdict)
 
 
-def variances(plan: Plan, measured: Measurements) -> tuple[float, float]:
+def change_and_remaining_variance(plan: Plan, measured: Measurements) -> tuple[float, float]:
     """Return the variance of a paired log change, and of a later log ratio less that, as means over the arms.
 
     A later ratio is that of the trial times its change, which share the noise of the trial. NaN below two blocks that

@@ -236,7 +236,9 @@ def next_arms(plan: Plan, measured: Measurements, workloads: Mapping[str, Worklo
     ran = [measured.arms.index(name) for name in race.active]
     if measured.blocks.size and measured.attempted[ran, -1].all():
         race = _replay_races(plan, measured, workloads or {})
-    return replace(race, levels=final_levels(plan, race.stopped, confidence_level(plan, len(measured.blocks))))
+    return replace(
+        race, levels=confidence_levels_of_all_arms(plan, race.stopped, confidence_level(plan, len(measured.blocks)))
+    )
 
 
 def _replay_races(plan: Plan, measured: Measurements, workloads: Mapping[str, Workload]) -> Race:
@@ -253,7 +255,7 @@ def _replay_races(plan: Plan, measured: Measurements, workloads: Mapping[str, Wo
     return Race(active, tuple(stopped), finished, leaders)
 
 
-def final_levels(plan: Plan, stopped: Sequence[StoppedArm], level: float = LEVEL) -> dict[str, float]:
+def confidence_levels_of_all_arms(plan: Plan, stopped: Sequence[StoppedArm], level: float = LEVEL) -> dict[str, float]:
     """Return the confidence of every arm's interval after a race; ``level`` is that without a race."""
     levels = {arm.name: 1.0 - (1.0 - level) * FINAL_ERROR_SHARE for arm in plan.arms if not arm.is_control}
     return {**levels, **{item.arm: item.level for item in stopped}}

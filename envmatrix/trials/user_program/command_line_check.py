@@ -17,7 +17,7 @@ from pathlib import Path
 from envmatrix.errors import InputError
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.regular_files import RefusedFileError, read_bytes
-from envmatrix.system.start_errors import NOEXEC, NOT_EXECUTABLE, describe_unusable
+from envmatrix.system.start_errors import NOEXEC, NOT_EXECUTABLE, why_file_cannot_start
 
 _PYTHON = re.compile(r"python(\d(\.\d+)?t?)?\Z")
 SHELLS = frozenset(("ash", "bash", "csh", "dash", "fish", "ksh", "mksh", "sh", "tcsh", "zsh"))
@@ -115,7 +115,7 @@ def _refusal(words: tuple[str, ...]) -> tuple[str, str] | None:
 
 def missing_program_error(words: tuple[str, ...]) -> InputError:
     """Return the error for a program that a shell would not find either."""
-    reason = describe_unusable(words[0])
+    reason = why_file_cannot_start(words[0])
     message = f"cannot start {words[0]!r}: {reason}" if reason else f"no such program: {words[0]!r}"
     return InputError(message, remedy=_start_remedy(words, reason))
 
@@ -181,7 +181,7 @@ def with_absolute_script_if_outside(words: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(path if word == script else word for word in words)
 
 
-def unwrap_command(words: tuple[str, ...], progress: ProgressCallback) -> tuple[str, ...]:
+def unwrap_uv_run(words: tuple[str, ...], progress: ProgressCallback) -> tuple[str, ...]:
     """Return the words of the program itself. Raises InputError if its Python is unknown."""
     if len(words) < 3 or words[1] != "run":
         return words

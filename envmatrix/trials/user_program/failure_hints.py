@@ -43,7 +43,12 @@ def find_failure_hints(workload: Workload, image: Image, output: str, folder: Pa
     passed_names = (*workload.pass_env, *workload.env)
     names = [name for name in likely_needed_variables((), output, places=False) if name not in passed_names]
     variables = f"it did not get {', '.join(names)} from your shell: --pass-env {','.join(names)}" if names else ""
-    hints = [missing_module_hint(image, output, folder), start_hint(output, folder), variables, *system_hints(output)]
+    hints = [
+        missing_module_hint(image, output, folder),
+        start_hint(output, folder),
+        variables,
+        *keyboard_and_process_hints(output),
+    ]
     hints += [outside_path_hint(workload, output)] if by_links else []
     return "; ".join(filter(None, hints))
 
@@ -76,7 +81,7 @@ def start_hint(output: str, folder: Path) -> str:
     return ""
 
 
-def system_hints(output: str) -> list[str]:
+def keyboard_and_process_hints(output: str) -> list[str]:
     """Return hints for a program that waits for a keyboard, or could not start another process or thread."""
     return [hint for pattern, hint in _SYSTEM_HINTS.items() if re.search(pattern, output, re.MULTILINE)]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from envmatrix.block.program_folder import lay_out
+from envmatrix.block.program_folder import link_program_files
 from envmatrix.block.program_overlay import make_overlay, overlay_root_or_reason
 from envmatrix.engines.base import Engine, Job
 from envmatrix.errors import EnvmatrixError
@@ -60,7 +60,7 @@ def _metric_options(metric: MetricSource) -> list[str]:
     return ["--metric-json", file, key, *better]
 
 
-def command_arguments(workload: Workload, record: str, python: str, bench: str, gate: str = "") -> tuple[str, ...]:
+def python_arguments(workload: Workload, record: str, python: str, bench: str, gate: str = "") -> tuple[str, ...]:
     """Return the arguments that run a command workload; ``python`` in it means the environment's own.
 
     ``gate`` is the folder of the gate at which it waits for its turns, '' if it is not interleaved. The benchmark is
@@ -153,6 +153,6 @@ def link_files(work: Path, files: Path, inside: str, metric: str = "") -> None:
     """Make every entry of the program's folder appear in ``work`` (``block.program_folder``)."""
     try:
         with full_disk_errors(work):
-            lay_out(work, files, inside, metric)
+            link_program_files(work, files, inside, metric)
     except OSError as error:
         raise EnvmatrixError(f"cannot read the program's folder {files}: {error.strerror}") from error

@@ -166,7 +166,7 @@ def _make_job(
     mounts = Mounts(work, {"bench": bench, "files": Path(workload.files or Path.cwd())}, same_paths)
     inner_paths = engine.inside(mounts)
     record = f"{inner_paths['work']}/{RECORD}"
-    argv = (prepared.python, *invocation.command_arguments(workload, record, prepared.python, inner_paths["bench"]))
+    argv = (prepared.python, *invocation.python_arguments(workload, record, prepared.python, inner_paths["bench"]))
     base = {**base_variables(inner_paths["work"], inner_paths["bench"], prepared.python), "PYTHONUNBUFFERED": "1"}
     return Job(
         run="first-look",

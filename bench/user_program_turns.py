@@ -125,7 +125,7 @@ class StepTurns(Turns):
         self._marks.begin(began_ns, self._given.apart, self._given.counted)
 
     def _ended(self, file: int, began_ns: int) -> bool:
-        self._wait([file, self._marks.fileno()], None)
+        self._wait([file, self._marks.turn_done_fileno()], None)
         if select.select([file], [], [], 0)[0]:
             return True
         self._marks.clear_turn_done()
