@@ -28,6 +28,15 @@ def read():
     return there, Batch("screen", tuple(rows.tolist()), scores, broken)
 
 
+def test_a_trial_gives_its_row_and_its_gain_over_the_references_of_its_block_and_a_failed_one_no_number():
+    scores = np.array([[0.0, 0.2], [0.0, 0.0], [0.1, 0.3], [np.nan, np.nan], [np.nan, 0.4]])
+    broken = np.zeros(scores.shape, np.int64)
+    broken[3, 0] = 1
+    found = list(Batch("screen", (4, 7, 9), scores, broken).gains_by_trial())
+    assert [row for row, _ in found] == [4, 7, 4, 9]  # the others did not run
+    assert [gain for _, gain in found] == pytest.approx([0.1, np.nan, 0.2, 0.3], nan_ok=True)
+
+
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_it_proposes_cells_that_may_be_and_the_same_ones_for_the_same_readings(read, name):
     there, batch = read

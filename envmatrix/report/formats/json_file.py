@@ -18,7 +18,7 @@ from envmatrix.stats.trial_text_counts import ArmFacts
 from envmatrix.system.printable import printable_text
 
 SCHEMA = 1
-#: The keys of an arm's slow trials, with their attributes.
+#: Key of an arm's slow trials -> the attribute that it shows.
 _SLOW = {"count": "count", "trials": "trials", "slower": "slower", "share": "share_interval"}
 #: Evidence with the versions of a run, for ``envmatrix history``.
 _VERSIONS = (
