@@ -131,9 +131,8 @@ def find_unread_variables(matrix: Matrix) -> Iterator[tuple[tuple[str, str], Inp
     for factor in matrix.factors.values():
         for level, body in factor.levels.items():
             for name in unread_variables(body):
-                if (
-                    meant := probably_meant_name(name)
-                ) is None:  # not in a known family: only a run can show whether it is read
+                meant = probably_meant_name(name)
+                if meant is None:  # not in a known family: only a run can show whether it is read
                     continue
                 message = f"{factor.name}={level}: {unread_message(name, meant)}"
                 where = _locate(Path(matrix.path), ("factors", factor.name, level, "env", name))
