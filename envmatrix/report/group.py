@@ -273,6 +273,11 @@ class Group:
         return any(row.steady for row in self.rows)
 
     @property
+    def steady_range_text(self) -> str:
+        """The seconds of its steps that an environment's steady effect is of: those of the first row with one."""
+        return next((row.steady.time_range_text for row in self.all_rows if row.steady), "")
+
+    @property
     def _steady_note(self) -> str:
         steady = {row.arm.environment: row.steady for row in self.rows if row.steady}
         failed = {row.arm.environment: row.later_failed for row in self.rows if row.later_failed}

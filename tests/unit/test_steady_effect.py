@@ -20,6 +20,7 @@ from envmatrix.report.formats.terminal import print_summary
 from envmatrix.report.formatting import format_bounds
 from envmatrix.report.headline import steady_note
 from envmatrix.report.report_data import summarise, summarise_measurements
+from envmatrix.report.tables.columns import columns_of
 from envmatrix.results import RunFolder
 from envmatrix.stats.measurements import fold_trials
 from tests.committed import RESULTS
@@ -95,6 +96,17 @@ def test_the_plot_has_the_steady_effect_below_that_of_the_first_steps():
         assert f"first steps, and below them {steady.time_range_text}<" in drawn
     assert "<circle" not in before
     assert "below" not in before
+
+
+def test_plot_and_table_name_the_same_seconds_though_each_environment_has_its_own():
+    (group,) = summary_of({"fast": 0.9}).groups
+    rows = [replace(row, steady=row.steady and replace(row.steady, since_s=70.0 + number, until_s=90.0 + number))
+            for number, row in enumerate(group.rows)]  # fmt: skip
+    mixed = replace(group, rows=tuple(rows))
+    (title,) = (column.heading(mixed) for column in columns_of(mixed, "terminal") if column.name == "steady")
+    seconds = next(row.steady.time_range_text for row in rows if row.steady)
+    assert seconds in title
+    assert f"below them {seconds}<" in forest(mixed)
 
 
 def test_notes_say_what_is_compared_later_and_whose_reference_is_not_paused():

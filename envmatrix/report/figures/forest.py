@@ -177,7 +177,7 @@ def forest(group: Group, name: str = "forest", layout: ForestLayout = WIDE) -> s
     rows = [row for row in group.all_rows if not (row is group.baseline or row.arm.is_uninterrupted_copy)]
     word = group.metric.said
     label = "speed-up over" if group.metric.is_speed else f"{group.metric.label}: ratio over"
-    drawn, descriptions, later = [], [], ""
+    drawn, descriptions, seconds = [], [], group.steady_range_text
     for row in rows:
         drawn.append(_forest_row(row))
         if effect := row.effect:
@@ -188,11 +188,10 @@ def forest(group: Group, name: str = "forest", layout: ForestLayout = WIDE) -> s
             descriptions.append(
                 f"{row.arm.environment} in {row.steady.time_range_text} {format_ratio(row.steady.ratio)}"
             )
-            later = f"{group.steps}, and below them {row.steady.time_range_text}"
     texts = ForestTexts(
         title=f"{label[:1].upper()}{label[1:]} {group.baseline_name}: {group.workload} on {group.engine}",
         axis=f"{label} {group.baseline_name}",
-        second=later,
+        second=f"{group.steps}, and below them {seconds}" if seconds else "",
         worse=word("slower"),
         better=word("faster"),
         description="; ".join(descriptions) or "nothing measured",

@@ -187,7 +187,7 @@ def _steady(row: Row, group: Group) -> Cell:
 
 def _steady_title(group: Group) -> str:
     ratio = "speed-up" if group.metric.is_speed else "ratio"
-    return f"{ratio}, {next(row.steady.time_range_text for row in group.rows if row.steady)}"
+    return f"{ratio}, {group.steady_range_text}"
 
 
 def _if_any(condition: Callable[[Row], object]) -> Callable[[Group], bool]:
